@@ -1,0 +1,101 @@
+# What a fresh machine needs: Go 1.26, make, git, curl. `make test` installs the rest by apt, only what is missing.
+# CI calls these targets and nothing else.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+MAKEFLAGS += --no-print-directory
+
+VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+BIN := $(CURDIR)/bin
+LEAT := $(BIN)/leat
+
+# The linter is one binary for all linters and for the formatter. Another version finds other things, so it is pinned.
+LINT_VERSION := 2.15.0
+LINT := $(BIN)/golangci-lint
+
+# Where unit tests live: everything but the tests that run the binary.
+PACKAGES = $$(go list ./... | grep -v '^leat/e2e')
+FUZZTIME ?= 10s
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help build run check fmt test unit e2e bench fuzz clean lint-tool test-tools
+
+help: ## List the targets
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## (.*)/\1|\2/' | while IFS='|' read -r target words; do printf '  %-8s %s\n' "$$target" "$$words"; done
+
+build: ## Build the static binary bin/leat; needs only Go
+	@echo "build: bin/leat $(VERSION)"
+	@CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags='-w -X main.version=$(VERSION)' -o $(LEAT) .
+
+run: build ## Build, then run the server on its defaults until Ctrl-C
+	@exec $(LEAT) serve
+
+check: lint-tool ## Format, vet, lint, layers and module files; changes nothing
+	@echo "check: format"
+	@$(LINT) fmt --diff ./...
+	@echo "check: go vet"
+	@go vet ./...
+	@echo "check: lint"
+	@$(LINT) run ./...
+	@echo "check: layers"
+	@go test -count=1 -run '^(TestLayers|TestForbidden)$$' .
+	@echo "check: go.mod and go.sum"
+	@go mod tidy -diff
+	@go mod verify
+
+fmt: lint-tool ## Format every Go file
+	@$(LINT) fmt ./...
+
+test: test-tools unit e2e ## All tests: unit tests with the race detector, then the binary from outside
+
+unit: test-tools ## Only the unit tests
+	@echo "test: unit tests with the race detector"
+	@CGO_ENABLED=1 go test -race -timeout 15m $(PACKAGES)
+
+e2e: build test-tools ## Only the tests that run the binary
+	@echo "test: the binary from outside"
+	@LEAT_BIN=$(LEAT) go test -count=1 -timeout 20m ./e2e/
+
+bench: build ## Benchmarks of the binary against bare loops; takes minutes
+	@LEAT_BIN=$(LEAT) go test -count=1 -timeout 60m -run '^$$' -bench . ./e2e/bench/
+
+fuzz: ## Every fuzz target for a short while (FUZZTIME=10s)
+	@for package in $(PACKAGES); do \
+		targets=$$(go test -list '^Fuzz' "$$package" | grep '^Fuzz' || true); \
+		for target in $$targets; do \
+			echo "fuzz: $$package $$target"; \
+			go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) "$$package"; \
+		done; \
+	done
+
+clean: ## Remove what was built
+	@rm -rf $(BIN)
+
+# A linter of the right version on the PATH is as good as our own.
+lint-tool:
+	@have() { [ -x "$$1" ] && [ "$$("$$1" version --short 2>/dev/null)" = "$(LINT_VERSION)" ]; }; \
+	if ! have $(LINT); then \
+		mkdir -p $(BIN); \
+		other=$$(command -v golangci-lint || true); \
+		if [ -n "$$other" ] && have "$$other"; then \
+			ln -sf "$$other" $(LINT); \
+		else \
+			echo "check: building golangci-lint $(LINT_VERSION) into bin/ (once, some minutes)"; \
+			rm -f $(LINT); \
+			GOFLAGS= GOBIN=$(BIN) CGO_ENABLED=0 go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v$(LINT_VERSION); \
+		fi; \
+	fi
+
+# gcc and the C headers are for the race detector, kcat and strace for tests from outside.
+test-tools:
+	@missing=(); \
+	printf '#include <stdlib.h>\n' | gcc -E - >/dev/null 2>&1 || missing+=(gcc libc6-dev); \
+	command -v kcat >/dev/null || missing+=(kcat); \
+	command -v strace >/dev/null || missing+=(strace); \
+	if [ "$${#missing[@]}" -gt 0 ]; then \
+		echo "test: installing $${missing[*]}"; \
+		root=(); [ "$$(id -u)" = 0 ] || root=(sudo -n); \
+		"$${root[@]}" apt-get update -qq; \
+		"$${root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$${missing[@]}" >/dev/null; \
+	fi

@@ -1,0 +1,242 @@
+package kafka
+
+import (
+	"context"
+	"encoding/binary"
+	"leat/api"
+	"leat/broker"
+	"leat/storage/record"
+	"sync"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kmsg"
+)
+
+// Fetch (key 1), versions 4 to 17.
+//
+// The answer is encoded by hand around file sections, see output: kmsg wants
+// the records in memory. MaxWait, MinBytes and MaxBytes are the broker's.
+//
+//	v5  log start offset
+//	v7  top-level error, sessions (KIP-227)
+//	v9  the client's leader epoch is checked (KIP-320)
+//	v11 rack id; preferred replica in the answer
+//	v12 flexible
+//	v13 topics by id (KIP-516)
+//	v15 the replica's state moved to a tag; v16 and v17 change tags only
+//
+// Left out: sessions are declined with session id 0, and a client that goes on
+// with a session of an earlier server is told FETCH_SESSION_ID_NOT_FOUND, which
+// makes it start over. Followers do not fetch here. The preferred replica is
+// always -1, and the tags with the current leader and its address are not sent:
+// clients ask Metadata. With read_committed the list of aborted transactions is
+// empty, since there are no transactions.
+
+const keyFetch = 1
+
+// maxFetchBytes bounds an answer whatever the client asks, as Kafka's
+// fetch.max.bytes does by default.
+const maxFetchBytes = 55 << 20
+
+type fetchCall struct {
+	req     kmsg.FetchRequest
+	query   broker.FetchRequest
+	refused int16 // top-level error
+}
+
+var fetchCalls = sync.Pool{New: func() any { return new(fetchCall) }}
+
+func decodeFetch(cl *call, body []byte) error {
+	fc := fetchCalls.Get().(*fetchCall)
+	cl.state = fc
+	fc.req.SetVersion(cl.version)
+	if err := fc.req.ReadFrom(body); err != nil {
+		endFetch(cl)
+		return err
+	}
+	fc.refused = sessionError(&fc.req)
+	return nil
+}
+
+func endFetch(cl *call) {
+	fc := cl.state.(*fetchCall)
+	clear(fc.query.Partitions)
+	fc.query.Partitions, fc.refused = fc.query.Partitions[:0], 0
+	if cap(fc.query.Partitions) <= 1024 && cap(fc.req.Topics) <= 1024 {
+		fetchCalls.Put(fc)
+	}
+}
+
+// sessionError judges the session fields (KIP-227): epoch 0 asks for a new
+// session and -1 ends one, and both are full fetches whatever the id; any other
+// epoch goes on with a session, of which we have none.
+func sessionError(req *kmsg.FetchRequest) int16 {
+	if req.Version < 7 || req.SessionEpoch == 0 || req.SessionEpoch == -1 {
+		return api.KafkaNone
+	}
+	return api.KafkaFetchSessionIDNotFound
+}
+
+func answerFetch(ctx context.Context, c *conn, cl *call) error {
+	fc := cl.state.(*fetchCall)
+	var results []broker.FetchResult
+	if fc.refused == api.KafkaNone {
+		results = c.srv.opts.Broker.Fetch(ctx, c.principal, fc.build())
+	} else {
+		cl.refuse(fc.refused)
+		fc.req.Topics = fc.req.Topics[:0]
+	}
+	c.out.begin(cl.corr, cl.version >= cl.h.flexible)
+	encodeFetch(c.out, &fc.req, fc.refused, results, func(err error) int16 { return cl.code(ctx, err) })
+	return c.out.flush()
+}
+
+// build makes the broker's request, reusing the last one's memory.
+func (fc *fetchCall) build() *broker.FetchRequest {
+	q := &fc.query
+	q.MaxWait = time.Duration(fc.req.MaxWaitMillis) * time.Millisecond
+	q.MinBytes, q.MaxBytes = int(fc.req.MinBytes), min(int(fc.req.MaxBytes), maxFetchBytes)
+	q.ReadCommitted = fc.req.IsolationLevel == 1
+	for i := range fc.req.Topics {
+		t := &fc.req.Topics[i]
+		for j := range t.Partitions {
+			p := &t.Partitions[j]
+			q.Partitions = append(q.Partitions, broker.FetchPartition{
+				Topic: t.Topic, TopicID: t.TopicID, Partition: p.Partition,
+				Offset: p.FetchOffset, Epoch: p.CurrentLeaderEpoch, MaxBytes: int(p.PartitionMaxBytes),
+			})
+		}
+	}
+	return q
+}
+
+// fetchEncoder appends the skeleton of a response. It holds the slice while
+// it appends and gives it back where a section is put.
+type fetchEncoder struct {
+	b        []byte
+	version  int16
+	flexible bool
+}
+
+// encodeFetch encodes the response to req into o, where result i belongs to the
+// i-th partition of the request. It takes the sections over.
+func encodeFetch(o *output, req *kmsg.FetchRequest, topError int16, results []broker.FetchResult, code func(error) int16) {
+	e := fetchEncoder{b: o.buf.b, version: req.Version, flexible: req.Version >= 12}
+	e.int32(0) // throttle time
+	if e.version >= 7 {
+		e.int16(topError)
+		e.int32(0) // session id: none
+	}
+	e.array(len(req.Topics))
+	n := 0
+	for i := range req.Topics {
+		t := &req.Topics[i]
+		if e.version >= 13 {
+			e.b = append(e.b, t.TopicID[:]...)
+		} else {
+			e.string(t.Topic)
+		}
+		e.array(len(t.Partitions))
+		for j := range t.Partitions {
+			e.put(o, t.Partitions[j].Partition, &results[n], req.IsolationLevel == 1, code)
+			n++
+		}
+		e.tags()
+	}
+	e.tags()
+	o.buf.b = e.b
+}
+
+// put appends a whole partition. A section that cannot be read into the
+// skeleton makes it a partition with an error.
+func (e *fetchEncoder) put(o *output, index int32, r *broker.FetchResult, committed bool, code func(error) int16) {
+	begin := len(e.b)
+	s := r.Section
+	e.partition(index, code(r.Err), r, committed)
+	e.bytes(s)
+	if s != nil {
+		r.Section = nil
+		o.buf.b = e.b
+		err := o.put(s)
+		e.b = o.buf.b
+		if err != nil {
+			r.Err, e.b = err, e.b[:begin]
+			e.put(o, index, r, committed, code)
+			return
+		}
+	}
+	e.tags()
+}
+
+// partition appends what stands before the records.
+func (e *fetchEncoder) partition(index int32, code int16, r *broker.FetchResult, committed bool) {
+	hw, stable, start := r.HighWatermark, r.LastStable, r.LogStart
+	if code != api.KafkaNone {
+		hw, stable, start = -1, -1, -1
+	}
+	e.int32(index)
+	e.int16(code)
+	e.int64(hw)
+	e.int64(stable)
+	if e.version >= 5 {
+		e.int64(start)
+	}
+	// Aborted transactions: null for readers of everything, who must not be
+	// given a list, and none for the others.
+	switch {
+	case !committed || code != api.KafkaNone:
+		e.null()
+	default:
+		e.array(0)
+	}
+	if e.version >= 11 {
+		e.int32(-1) // preferred replica
+	}
+}
+
+// bytes appends the length of the records. No records are an empty field and
+// never null, which librdkafka does not take.
+func (e *fetchEncoder) bytes(s record.Section) {
+	n := 0
+	if s != nil {
+		n = int(s.Len())
+	}
+	e.array(n)
+}
+
+func (e *fetchEncoder) int16(v int16) { e.b = binary.BigEndian.AppendUint16(e.b, uint16(v)) }
+func (e *fetchEncoder) int32(v int32) { e.b = binary.BigEndian.AppendUint32(e.b, uint32(v)) }
+func (e *fetchEncoder) int64(v int64) { e.b = binary.BigEndian.AppendUint64(e.b, uint64(v)) }
+
+// array appends a length: n+1 as uvarint where flexible, else an int32.
+func (e *fetchEncoder) array(n int) {
+	if e.flexible {
+		e.b = binary.AppendUvarint(e.b, uint64(n)+1)
+	} else {
+		e.int32(int32(n))
+	}
+}
+
+// null appends the length of an array that is null.
+func (e *fetchEncoder) null() {
+	if e.flexible {
+		e.b = append(e.b, 0)
+	} else {
+		e.int32(-1)
+	}
+}
+
+func (e *fetchEncoder) string(s string) {
+	if e.flexible {
+		e.array(len(s))
+	} else {
+		e.int16(int16(len(s)))
+	}
+	e.b = append(e.b, s...)
+}
+
+func (e *fetchEncoder) tags() {
+	if e.flexible {
+		e.b = append(e.b, 0)
+	}
+}

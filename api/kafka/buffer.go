@@ -1,0 +1,44 @@
+package kafka
+
+import (
+	"math/bits"
+	"sync"
+)
+
+// Buffers are pooled by the power of two that their capacity reaches, from
+// 4 KiB to 4 MiB; what is larger is left to the collector.
+const (
+	minClass = 12
+	maxClass = 22
+)
+
+// buffer is a pooled slice. Its owner may grow b by append.
+type buffer struct{ b []byte }
+
+var pools [maxClass + 1]sync.Pool
+
+// getBuffer returns an empty buffer with room for n bytes.
+func getBuffer(n int) *buffer {
+	class := max(bits.Len(uint(max(n, 1)-1)), minClass)
+	if class > maxClass {
+		return &buffer{b: make([]byte, 0, n)}
+	}
+	if buf, ok := pools[class].Get().(*buffer); ok {
+		return buf
+	}
+	return &buffer{b: make([]byte, 0, 1<<class)}
+}
+
+// put gives the buffer back; nobody may hold a slice of it any more. A nil
+// buffer is ignored.
+func (buf *buffer) put() {
+	if buf == nil {
+		return
+	}
+	class := bits.Len(uint(cap(buf.b))) - 1
+	if class < minClass || class > maxClass {
+		return
+	}
+	buf.b = buf.b[:0]
+	pools[class].Put(buf)
+}

@@ -1,0 +1,258 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"io"
+	"leat/auth"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kmsg"
+)
+
+const (
+	// maxCalls bounds the queue between reader and writer in calls; the
+	// clients' own limit is 5 for most.
+	maxCalls = 64
+	// maxCost bounds it in bytes. One call is let in whatever it costs.
+	maxCost = 8 << 20
+	// lingerTime is how long a drained connection waits for the client to
+	// take its last answers, because a close with unread input resets it.
+	lingerTime = 250 * time.Millisecond
+)
+
+// errDropped ends a connection on purpose: acks=0 has no other way to say that
+// a batch failed.
+var errDropped = errors.New("a batch sent with acks=0 failed")
+
+// conn is one connection. run owns both of its goroutines.
+type conn struct {
+	srv       *Server
+	nc        net.Conn
+	principal auth.Principal
+	in        frameReader
+	out       *output
+	calls     chan *call
+	// cost is the queue's bytes; room tells the reader that it shrank, and
+	// passed that an ordered call is answered.
+	cost         atomic.Int64
+	room, passed chan struct{}
+	// cancel ends every wait of the connection, endPolls only the waits for
+	// data.
+	cancel, endPolls context.CancelFunc
+	draining         atomic.Bool
+	quiet            quiet
+}
+
+func newConn(s *Server, nc net.Conn) *conn {
+	return &conn{
+		srv: s, nc: nc, principal: auth.Anonymous,
+		in:     frameReader{nc: nc, maxBytes: s.opts.MaxRequestBytes},
+		out:    newOutput(nc, s.m),
+		calls:  make(chan *call, maxCalls),
+		room:   make(chan struct{}, 1),
+		passed: make(chan struct{}, 1),
+	}
+}
+
+// run serves the connection until the client closes it, it breaks, or the
+// server drains. ctx bounds every call.
+func (c *conn) run(ctx, polls context.Context) {
+	var writer sync.WaitGroup
+	writer.Go(func() { c.write(ctx, polls) })
+	err := c.read(ctx)
+	// A client that closed its side in peace, or sent what is refused, may
+	// still take the answers before; a wait for data is over all the same.
+	c.endPolls()
+	refused, isRefusal := errors.AsType[*refusal](err)
+	if !isRefusal && !errors.Is(err, io.EOF) && !c.draining.Load() {
+		c.cancel()
+	}
+	close(c.calls)
+	writer.Wait()
+	if isRefusal {
+		c.srv.refused(ctx, c.nc, refused)
+	}
+	if c.draining.Load() {
+		c.linger()
+	}
+	_ = c.nc.Close() // nothing is left to lose
+}
+
+// drain lets what has arrived be answered and nothing more arrive.
+func (c *conn) drain() {
+	c.draining.Store(true)
+	c.endPolls()
+	// A read under way ends with a deadline error, and so does the next.
+	if err := c.nc.SetReadDeadline(time.Unix(1, 0)); err != nil {
+		c.abort()
+	}
+}
+
+// abort ends the connection at once.
+func (c *conn) abort() {
+	c.cancel()
+	_ = c.nc.Close() // nothing is left to lose
+}
+
+// linger tells the client that no more comes and discards what it still sends.
+func (c *conn) linger() {
+	half, ok := c.nc.(interface{ CloseWrite() error })
+	if !ok || half.CloseWrite() != nil || c.nc.SetReadDeadline(time.Now().Add(lingerTime)) != nil {
+		return
+	}
+	scrap := getBuffer(readAhead)
+	defer scrap.put()
+	for {
+		if _, err := c.nc.Read(scrap.b[:cap(scrap.b)]); err != nil {
+			return
+		}
+	}
+}
+
+// read takes frames and starts their calls until there are no more.
+func (c *conn) read(ctx context.Context) error {
+	for {
+		cl, body, err := c.next()
+		if err != nil {
+			return err
+		}
+		if cl.h.start != nil {
+			cl.h.start(ctx, c, cl)
+		}
+		body.put()
+		c.admit(cl)
+		if cl.h.ordered {
+			<-c.passed
+		}
+	}
+}
+
+// next reads one frame, judging its head before its body is taken in.
+func (c *conn) next() (*call, *buffer, error) {
+	head, err := c.in.head()
+	if err != nil {
+		return nil, nil, err
+	}
+	h, version := c.srv.handlers.find(head.key), head.version
+	switch {
+	case h == nil:
+		return nil, nil, refuse(reasonKey, "key %d", head.key)
+	case version >= h.accept && version <= h.max:
+	case h.key == keyAPIVersions && version > h.max:
+		h = c.srv.newest
+	default:
+		return nil, nil, refuse(reasonVersion, "%s version %d, served are %d to %d", h.name, version, h.accept, h.max)
+	}
+	if h.maxBody > 0 && head.size > h.maxBody {
+		return nil, nil, refuse(reasonSize, "%s request of %d bytes, at most %d are taken", h.name, head.size, h.maxBody)
+	}
+	body, err := c.in.body(head)
+	if err != nil {
+		return nil, nil, err
+	}
+	c.srv.m.received.Add(float64(head.size + 4))
+	cl := &call{h: h, version: version, corr: head.corr, cost: int64(head.size), began: time.Now(), log: c.srv.log}
+	rest, ok := payload(body.b, version >= h.flexible)
+	if !ok {
+		err = errCut
+	} else {
+		err = h.decode(cl, rest)
+	}
+	if err != nil {
+		body.put()
+		return nil, nil, refuse(reasonMalformed, "%s version %d: %v", h.name, version, err)
+	}
+	return cl, body, nil
+}
+
+var errCut = errors.New("the request header is cut")
+
+// admit queues the call, waiting for room. The writer takes calls until the
+// queue is closed, also from a broken connection, so this ends.
+func (c *conn) admit(cl *call) {
+	for c.cost.Load() > 0 && c.cost.Load()+cl.cost > maxCost {
+		<-c.room
+	}
+	c.cost.Add(cl.cost)
+	c.calls <- cl
+}
+
+// write answers the calls in order. After an error it only takes them off the
+// queue.
+func (c *conn) write(ctx, polls context.Context) {
+	var err error
+	for cl := range c.calls {
+		if err == nil {
+			wait := ctx
+			if cl.h.key == keyFetch {
+				wait = polls
+			}
+			if err = cl.h.answer(wait, c, cl); err != nil {
+				c.abort()
+			}
+			cl.h.metrics.done(cl.began, cl.failed || err != nil)
+		}
+		if cl.h.end != nil {
+			cl.h.end(cl)
+		}
+		c.cost.Add(-cl.cost)
+		signal(c.room)
+		if cl.h.ordered {
+			signal(c.passed)
+		}
+	}
+}
+
+func signal(ch chan struct{}) {
+	select {
+	case ch <- struct{}{}:
+	default:
+	}
+}
+
+// respond sends a response that kmsg encodes. The answer of ApiVersions has
+// the old response header in all versions (KIP-511).
+func (c *conn) respond(cl *call, resp kmsg.Response) error {
+	resp.SetVersion(cl.version)
+	c.out.begin(cl.corr, cl.version >= cl.h.flexible && cl.h.key != keyAPIVersions)
+	c.out.buf.b = resp.AppendTo(c.out.buf.b)
+	return c.out.flush()
+}
+
+// quiet is the janitor's memory of one connection, guarded by Server.mu.
+type quiet struct {
+	got, sent int64
+	since     time.Time // nothing moved
+	frame     int64
+	frameFrom int64 // bytes got when the frame was first seen
+	frameAt   time.Time
+}
+
+// minRate is the slowest that a frame may arrive once it has taken longer
+// than StallTimeout, in bytes a second.
+const minRate = 1 << 10
+
+// expiredLocked reports whether the connection is to be closed: nothing moved for
+// idle, a frame or an answer stopped in the middle for stall, or a frame
+// dribbles in. The janitor calls it again and again.
+func (c *conn) expiredLocked(now time.Time, idle, stall time.Duration) bool {
+	q := &c.quiet
+	got, sent := c.in.got.Load(), c.out.sent.Load()
+	if q.since.IsZero() || got != q.got || sent != q.sent {
+		q.got, q.sent, q.since = got, sent, now
+	}
+	inFrame := c.in.inside.Load()
+	if frame := c.in.frames.Load(); !inFrame || frame != q.frame || q.frameAt.IsZero() {
+		q.frame, q.frameFrom, q.frameAt = frame, got, now
+	}
+	still := now.Sub(q.since)
+	if still > idle || still > stall && (inFrame || c.out.inside.Load()) {
+		return true
+	}
+	age := now.Sub(q.frameAt)
+	return age > stall && float64(got-q.frameFrom) < minRate*age.Seconds()
+}

@@ -1,0 +1,40 @@
+// Package kafka is the Kafka door: the Kafka wire protocol over TCP, as every
+// Kafka client speaks it. It decodes requests, calls broker, and encodes the
+// answers; it decides nothing about topics, records or rights.
+//
+// It does not speak TLS or SASL, serves no groups and no transactions, and
+// advertises nothing that it does not serve. Only main imports it.
+//
+// # A frame
+//
+//	int32 size | int16 key | int16 version | int32 correlation id | string client id [| tags] | body
+//	int32 size | int32 correlation id [| tags] | body
+//
+// All integers are big endian. The tags are there in flexible versions
+// (KIP-482), except in the answer of ApiVersions (KIP-511).
+//
+// # A connection
+//
+// Two goroutines own it. The reader reads frames and starts them in order: a
+// produce is appended before the next frame is read, so that requests sent
+// back to back share one flush. The writer takes the calls from a queue and
+// answers them in the same order; it waits there for acknowledgements and for
+// data. Calls that change or show metadata are waited for before the next frame
+// is read, so each sees what its predecessors did.
+//
+// The queue is bounded by calls and by bytes; at the bound the reader stops
+// reading and TCP holds the client back.
+//
+// # Memory
+//
+// Nothing is allocated for a size that a client only announces: a body's
+// buffer grows as its bytes arrive. Record bytes are appended from that buffer
+// in place. Fetched bytes of 32 KiB or more never enter the process: they leave
+// the segment file by sendfile(2) behind a skeleton that is encoded by hand.
+//
+// # What is refused without an answer
+//
+// A size that is negative or above the limit, bytes that look like HTTP or
+// TLS, an unknown API key or version, and a body that does not decode: the
+// connection is closed at once, with one rate-limited line in the log.
+package kafka

@@ -1,0 +1,167 @@
+package kafka
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"runtime"
+	"testing"
+	"testing/iotest"
+)
+
+// The first four bytes decide: HTTP, TLS and impossible sizes are told apart
+// from frames.
+func TestCheckSize(t *testing.T) {
+	const limit = 100 << 20
+	for _, tc := range []struct {
+		name   string
+		head   string
+		size   int
+		reason string
+	}{
+		{"smallest", "\x00\x00\x00\x0a", 10, ""},
+		{"largest", "\x06\x40\x00\x00", limit, ""},
+		{"too small", "\x00\x00\x00\x09", 0, reasonSize},
+		{"zero", "\x00\x00\x00\x00", 0, reasonSize},
+		{"minus one", "\xff\xff\xff\xff", 0, reasonSize},
+		{"over the limit", "\x06\x40\x00\x01", 0, reasonSize},
+		{"2^31-1", "\x7f\xff\xff\xff", 0, reasonSize},
+		{"TLS 1.0 hello", "\x16\x03\x01\x02", 0, reasonTLS},
+		{"TLS 1.2 hello", "\x16\x03\x03\x00", 0, reasonTLS},
+		{"GET", "GET ", 0, reasonHTTP},
+		{"POST", "POST", 0, reasonHTTP},
+		{"HEAD", "HEAD", 0, reasonHTTP},
+		{"PUT", "PUT ", 0, reasonHTTP},
+		{"DELETE", "DELE", 0, reasonHTTP},
+		{"OPTIONS", "OPTI", 0, reasonHTTP},
+		{"PATCH", "PATC", 0, reasonHTTP},
+		{"CONNECT", "CONN", 0, reasonHTTP},
+		{"HTTP/2", "PRI ", 0, reasonHTTP},
+	} {
+		size, err := checkSize([]byte(tc.head), limit)
+		reason := ""
+		if r, ok := errors.AsType[*refusal](err); ok {
+			reason = r.reason
+		}
+		if size != tc.size || reason != tc.reason {
+			t.Errorf("%s: size %d reason %q, want %d %q", tc.name, size, reason, tc.size, tc.reason)
+		}
+	}
+	// HTTP is named as such even where its bytes would be a size in range.
+	if _, err := checkSize([]byte("GET "), 1<<31-1); err == nil {
+		t.Error("GET passes under a large limit")
+	}
+}
+
+// readerConn is a connection that only reads.
+type readerConn struct {
+	net.Conn
+	r io.Reader
+}
+
+func (c *readerConn) Read(p []byte) (int, error) { return c.r.Read(p) }
+
+func frameOf(n int, fill byte) []byte {
+	p := binary.BigEndian.AppendUint32(nil, uint32(n))
+	p = append(p, 0, 18, 0, 0, 0, 0, 0, 7)
+	return append(p, bytes.Repeat([]byte{fill}, n-8)...)
+}
+
+// Frames of all sizes come out whole, however the bytes are cut on the way.
+func TestFrameReader(t *testing.T) {
+	sizes := []int{10, 11, readAhead - 5, readAhead - 4, readAhead, readAhead + 1, firstBody, firstBody + 9, 1 << 20, 3<<20 + 1, 12}
+	var wire []byte
+	for i, n := range sizes {
+		wire = append(wire, frameOf(n, byte(i+1))...)
+	}
+	for name, r := range map[string]io.Reader{
+		"whole":    bytes.NewReader(wire),
+		"halves":   iotest.HalfReader(bytes.NewReader(wire)),
+		"data+err": iotest.DataErrReader(bytes.NewReader(wire)),
+		"bytes":    iotest.OneByteReader(bytes.NewReader(wire)),
+	} {
+		f := &frameReader{nc: &readerConn{r: r}, maxBytes: 8 << 20}
+		for i, n := range sizes {
+			h, err := f.head()
+			if err != nil {
+				t.Fatalf("%s: frame %d: %v", name, i, err)
+			}
+			if h != (head{size: n, key: 18, corr: 7}) {
+				t.Fatalf("%s: frame %d: head %+v", name, i, h)
+			}
+			buf, err := f.body(h)
+			if err != nil {
+				t.Fatalf("%s: frame %d: %v", name, i, err)
+			}
+			if want := bytes.Repeat([]byte{byte(i + 1)}, n-8); !bytes.Equal(buf.b, want) {
+				t.Fatalf("%s: frame %d has other bytes", name, i)
+			}
+			if f.inside.Load() {
+				t.Fatalf("%s: frame %d: still inside", name, i)
+			}
+			buf.put()
+		}
+		if _, err := f.head(); !errors.Is(err, io.EOF) {
+			t.Fatalf("%s: at the end: %v", name, err)
+		}
+	}
+}
+
+// A frame that is cut is told from a connection that was closed between two.
+func TestFrameReaderCut(t *testing.T) {
+	whole := frameOf(100, 1)
+	for cut := 1; cut < len(whole); cut++ {
+		f := &frameReader{nc: &readerConn{r: bytes.NewReader(whole[:cut])}, maxBytes: 1 << 20}
+		h, err := f.head()
+		if err == nil {
+			_, err = f.body(h)
+		}
+		if !errors.Is(err, io.ErrUnexpectedEOF) {
+			t.Fatalf("cut at %d: %v", cut, err)
+		}
+	}
+}
+
+// An announced size costs memory only as its bytes arrive.
+func TestFrameReaderGrows(t *testing.T) {
+	wire := binary.BigEndian.AppendUint32(nil, 100<<20)
+	wire = append(wire, make([]byte, 8+firstBody/2)...)
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	f := &frameReader{nc: &readerConn{r: bytes.NewReader(wire)}, maxBytes: 100 << 20}
+	h, err := f.head()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.body(h); !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Fatal(err)
+	}
+	runtime.ReadMemStats(&after)
+	allocated := after.TotalAlloc - before.TotalAlloc
+	if allocated > 2*firstBody {
+		t.Errorf("%d bytes allocated for 32 KiB that arrived", allocated)
+	}
+}
+
+// A buffer has the room that was asked for, and comes back only to a class
+// that it fills.
+func TestBuffers(t *testing.T) {
+	for _, n := range []int{0, 1, 4095, 4096, 4097, 65536, 1 << 22, 1<<22 + 1, 10 << 20} {
+		buf := getBuffer(n)
+		if len(buf.b) != 0 || cap(buf.b) < n {
+			t.Errorf("buffer for %d: len %d cap %d", n, len(buf.b), cap(buf.b))
+		}
+		buf.put()
+	}
+	odd := &buffer{b: make([]byte, 5000)}
+	odd.put()
+	for range 100 {
+		if buf := getBuffer(8000); cap(buf.b) < 8000 {
+			t.Fatalf("buffer for 8000 has %d", cap(buf.b))
+		}
+	}
+	var none *buffer
+	none.put()
+}

@@ -1,0 +1,141 @@
+package kafka
+
+import (
+	"context"
+	"leat/api"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kmsg"
+)
+
+// handler is one API.
+type handler struct {
+	key  int16
+	name string
+	// min and max are the versions that ApiVersions advertises; accept is the
+	// lowest that is served.
+	min, max, accept int16
+	// flexible is the first version with tagged fields (KIP-482).
+	flexible int16
+	// maxBody bounds a request in bytes, because what kmsg decodes may take
+	// twenty times the memory of the bytes; 0 is the server's limit.
+	maxBody int
+	// ordered says that the next frame is not read before this call is
+	// answered.
+	ordered bool
+	// decode makes the call's request from the body. It may keep slices of
+	// the body until start returns.
+	decode func(cl *call, body []byte) error
+	// start, if there is one, runs in the reader, in the order of arrival.
+	start func(ctx context.Context, c *conn, cl *call)
+	// answer runs in the writer, in the same order, and sends the response.
+	answer func(ctx context.Context, c *conn, cl *call) error
+	// end, if there is one, gives back what the call holds.
+	end func(cl *call)
+
+	metrics apiMetrics
+}
+
+// call is one request on its way from the reader to the writer.
+type call struct {
+	h       *handler
+	version int16
+	corr    int32
+	// state is the handler's own: a kmsg request, or more.
+	state any
+	// cost is what the call counts in the queue, in bytes.
+	cost  int64
+	began time.Time
+	// failed says that some part of the answer is an error.
+	failed bool
+	log    *slog.Logger
+}
+
+// code is the Kafka code of err for the answer. An error that nobody named is
+// logged here, because the client is not told.
+func (cl *call) code(ctx context.Context, err error) int16 {
+	if err == nil {
+		return api.KafkaNone
+	}
+	cl.failed = true
+	e := api.Describe(err)
+	if e.Kafka == api.KafkaUnknownServerError {
+		cl.log.LogAttrs(ctx, slog.LevelError, "kafka request failed", slog.String("api", cl.h.name), slog.Any("err", err))
+	}
+	return e.Kafka
+}
+
+// refusal is code for an error that has no sentinel of the domain.
+func (cl *call) refuse(code int16) int16 {
+	cl.failed = true
+	return code
+}
+
+// message is the text for a client, or nil for no error.
+func message(err error) *string {
+	if err == nil {
+		return nil
+	}
+	e := api.Describe(err)
+	text := e.Detail
+	if text == "" {
+		text = e.Title
+	}
+	return &text
+}
+
+const (
+	smallBody  = 1 << 20
+	mediumBody = 4 << 20
+)
+
+// newHandlers is the table of what is served, and all that is advertised.
+// Produce is advertised from 0 and served from 3: librdkafka before 2.11 sends
+// nothing compressed unless 0 is in the range (KAFKA-18659).
+func newHandlers(m *metrics) handlers {
+	table := []*handler{
+		{key: 0, name: "Produce", min: 0, max: 11, accept: 3, flexible: 9, decode: decodeProduce, start: startProduce, answer: answerProduce, end: endProduce},
+		{key: 1, name: "Fetch", min: 4, max: 17, flexible: 12, maxBody: mediumBody, decode: decodeFetch, answer: answerFetch, end: endFetch},
+		unary(handler{key: 2, name: "ListOffsets", min: 1, max: 10, flexible: 6, maxBody: mediumBody}, kmsg.NewPtrListOffsetsRequest, listOffsets),
+		unary(handler{key: 3, name: "Metadata", min: 0, max: 13, flexible: 9, maxBody: mediumBody}, kmsg.NewPtrMetadataRequest, metadata),
+		unary(handler{key: 10, name: "FindCoordinator", min: 0, max: 4, flexible: 3, maxBody: smallBody}, kmsg.NewPtrFindCoordinatorRequest, findCoordinator),
+		unary(handler{key: keyAPIVersions, name: "ApiVersions", min: 0, max: 4, flexible: 3, maxBody: smallBody}, kmsg.NewPtrApiVersionsRequest, apiVersions),
+		unary(handler{key: 19, name: "CreateTopics", min: 2, max: 7, flexible: 5, maxBody: mediumBody}, kmsg.NewPtrCreateTopicsRequest, createTopics),
+		unary(handler{key: 20, name: "DeleteTopics", min: 1, max: 6, flexible: 4, maxBody: mediumBody}, kmsg.NewPtrDeleteTopicsRequest, deleteTopics),
+		unary(handler{key: 22, name: "InitProducerId", min: 0, max: 4, flexible: 2, maxBody: smallBody}, kmsg.NewPtrInitProducerIDRequest, initProducerID),
+	}
+	for _, h := range table {
+		h.accept = max(h.accept, h.min)
+		h.metrics = m.api(h.name)
+	}
+	return table
+}
+
+// handlers is sorted by key.
+type handlers []*handler
+
+func (hs handlers) find(key int16) *handler {
+	i, ok := slices.BinarySearchFunc(hs, key, func(h *handler, key int16) int { return int(h.key) - int(key) })
+	if !ok {
+		return nil
+	}
+	return hs[i]
+}
+
+// unary completes h for an API that kmsg encodes whole and that is answered in
+// one step.
+func unary[Q kmsg.Request](h handler, request func() Q, answer func(context.Context, *conn, *call, Q) kmsg.Response) *handler {
+	h.ordered = true
+	h.decode = func(cl *call, body []byte) error {
+		req := request()
+		req.SetVersion(cl.version)
+		cl.state = req
+		return req.ReadFrom(body)
+	}
+	h.answer = func(ctx context.Context, c *conn, cl *call) error {
+		return c.respond(cl, answer(ctx, c, cl, cl.state.(Q)))
+	}
+	return &h
+}

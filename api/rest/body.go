@@ -1,0 +1,240 @@
+package rest
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// bodyBuffer is the smallest buffer of a body.
+	bodyBuffer = 64 << 10
+	// bodyKeep is the largest buffer that waits in the pool.
+	bodyKeep = 1 << 20
+	// bodyTrust is how much is allocated on the word of Content-Length alone.
+	bodyTrust = 1 << 20
+	// bodyTimeout is how long a client may leave one read waiting.
+	bodyTimeout = 30 * time.Second
+	// drainBytes is how much of a refused body is read so that the client sees
+	// the answer, for at most drainTimeout.
+	drainBytes   = 256 << 10
+	drainTimeout = time.Second
+	// maxRatio is how far a compressed body may expand, once it is above
+	// ratioFloor bytes: short bodies of like records compress very well.
+	maxRatio   = 100
+	ratioFloor = 1 << 20
+)
+
+var (
+	errTooLarge = errors.New("body too large")
+	errRatio    = errors.New("body expands too far")
+	errWindow   = errors.New("window of a compressed body too large")
+	errBudget   = errors.New("too many body bytes in flight")
+)
+
+// budget counts the buffer bytes of all requests. At the limit it refuses.
+type budget struct {
+	max  int64
+	used atomic.Int64
+}
+
+func (b *budget) take(n int64) bool {
+	if b.used.Add(n) > b.max {
+		b.used.Add(-n)
+		return false
+	}
+	return true
+}
+
+func (b *budget) give(n int64) { b.used.Add(-n) }
+
+// body is a request's body, decoded. bytes is valid until release.
+type body struct {
+	bytes  []byte
+	budget *budget
+	taken  int64
+}
+
+var bodyPool = sync.Pool{New: func() any {
+	p := make([]byte, 0, bodyBuffer)
+	return &p
+}}
+
+// release gives the buffer back.
+func (b *body) release() {
+	if cap(b.bytes) > 0 && cap(b.bytes) <= bodyKeep {
+		p := b.bytes[:0]
+		bodyPool.Put(&p)
+	}
+	b.bytes = nil
+	b.budget.give(b.taken)
+	b.taken = 0
+}
+
+// readBody reads and decodes the request's body against limit. On an error
+// the connection is closed after the answer, unless the body was read whole.
+func (s *Server) readBody(w *responseWriter, r *http.Request, limit int64) (*body, error) {
+	coding, err := contentCoding(w, r)
+	if err != nil {
+		return nil, err
+	}
+	b := &body{budget: &s.budget}
+	wire := &wireReader{src: r.Body, limit: limit, w: w}
+	defer func() { s.metrics.received.Add(float64(wire.n)) }()
+	if r.ContentLength > limit {
+		err = errTooLarge
+	} else {
+		err = s.decodeBody(b, wire, coding, r.ContentLength, limit)
+	}
+	_ = w.rc.SetReadDeadline(time.Time{})
+	if err == nil {
+		return b, nil
+	}
+	b.release()
+	p := bodyProblem(err, limit, coding)
+	if !wire.ended {
+		p.close = true
+		// A client that waits for 100 Continue has sent nothing.
+		if r.Header.Get("Expect") == "" && !errors.Is(err, os.ErrDeadlineExceeded) {
+			_ = w.rc.SetReadDeadline(time.Now().Add(drainTimeout))
+			_, _ = io.CopyN(io.Discard, r.Body, drainBytes)
+		}
+	}
+	return nil, p
+}
+
+func (s *Server) decodeBody(b *body, wire *wireReader, coding string, length, limit int64) error {
+	if coding == codingIdentity {
+		return b.fill(wire, wire, max(length, 0), limit)
+	}
+	d, err := s.bodies.open(coding, wire)
+	if err == nil {
+		defer s.bodies.close(coding, d)
+		err = b.fill(d, wire, 0, limit)
+	}
+	// What the decoder says of a source that failed is of no interest.
+	if wire.err != nil {
+		return wire.err
+	}
+	return err
+}
+
+// fill reads src to its end. expect is its length or 0.
+func (b *body) fill(src io.Reader, wire *wireReader, expect, limit int64) error {
+	pooled := *bodyPool.Get().(*[]byte)
+	if !b.budget.take(int64(cap(pooled))) {
+		bodyPool.Put(&pooled)
+		return errBudget
+	}
+	b.bytes, b.taken = pooled[:0], int64(cap(pooled))
+	// One byte more than there is, so that the end shows without growing.
+	if err := b.grow(min(expect, bodyTrust) + 1); err != nil {
+		return err
+	}
+	for {
+		if len(b.bytes) == cap(b.bytes) {
+			if err := b.grow(min(2*int64(cap(b.bytes)), limit+1)); err != nil {
+				return err
+			}
+		}
+		n, err := src.Read(b.bytes[len(b.bytes):cap(b.bytes)])
+		b.bytes = b.bytes[:len(b.bytes)+n]
+		size := int64(len(b.bytes))
+		switch {
+		case size > limit:
+			return errTooLarge
+		case src != io.Reader(wire) && size > ratioFloor && size > maxRatio*wire.n:
+			return errRatio
+		case err == io.EOF: //nolint:errorlint // io.Reader's own signal is never wrapped
+			return nil
+		case err != nil:
+			return err
+		}
+	}
+}
+
+// grow makes room for size bytes in all.
+func (b *body) grow(size int64) error {
+	if size <= int64(cap(b.bytes)) {
+		return nil
+	}
+	more := size - int64(cap(b.bytes))
+	if !b.budget.take(more) {
+		return errBudget
+	}
+	b.taken += more
+	bigger := make([]byte, len(b.bytes), size)
+	copy(bigger, b.bytes)
+	b.bytes = bigger
+	return nil
+}
+
+// wireReader reads the body as sent: it counts, stops beyond limit, and gives
+// each read its own deadline.
+type wireReader struct {
+	src      io.Reader
+	limit    int64
+	n        int64
+	w        *responseWriter
+	deadline time.Time
+	ended    bool  // the body was read to its end
+	err      error // the error that ended it otherwise
+}
+
+func (r *wireReader) Read(p []byte) (int, error) {
+	if r.err != nil {
+		return 0, r.err
+	}
+	now := time.Now()
+	if r.deadline.Sub(now) < bodyTimeout-time.Second {
+		r.deadline = now.Add(bodyTimeout)
+		_ = r.w.rc.SetReadDeadline(r.deadline)
+	}
+	n, err := r.src.Read(p)
+	r.n += int64(n)
+	switch {
+	case r.n > r.limit:
+		r.err = errTooLarge
+		return 0, r.err
+	case err == io.EOF: //nolint:errorlint // io.Reader's own signal is never wrapped
+		r.ended = true
+	case err != nil:
+		r.err = err
+	}
+	return n, err
+}
+
+func bodyProblem(err error, limit int64, coding string) *problem {
+	large := &problem{Status: http.StatusRequestEntityTooLarge, Code: "request_too_large", Title: "Request too large", Limit: limit}
+	switch {
+	case errors.Is(err, errTooLarge):
+		large.Detail = fmt.Sprintf("the body, as sent and decoded, may have %d bytes", limit)
+		return large
+	case errors.Is(err, errRatio):
+		large.Detail = fmt.Sprintf("a compressed body may expand to %d times its size", maxRatio)
+		return large
+	case errors.Is(err, errWindow):
+		large.Limit = zstdWindow
+		large.Detail = fmt.Sprintf("the window of a zstd body may have %d bytes", zstdWindow)
+		return large
+	case errors.Is(err, errBudget):
+		return &problem{
+			Status: http.StatusServiceUnavailable, Code: "overloaded", Title: "Overloaded",
+			Retriable: true, Detail: "the bodies of other requests fill the memory set aside for them",
+		}
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return &problem{
+			Status: http.StatusRequestTimeout, Code: "request_timeout", Title: "Request timeout",
+			Retriable: true, Detail: fmt.Sprintf("no byte of the body came for %d s", int(bodyTimeout.Seconds())),
+		}
+	case coding != codingIdentity:
+		return malformed("the body is not valid " + coding + ", or ended early")
+	default:
+		return malformed("the body ended early")
+	}
+}

@@ -1,0 +1,23 @@
+// Package rest is the HTTP door: topics, produce and long-poll fetch as JSON,
+// NDJSON, plain bytes and raw record batches, and the health pages. It
+// translates between HTTP and broker and decides nothing about records itself.
+//
+// Every answer that is not a success is application/problem+json (RFC 9457)
+// and is written by problem.go alone. openapi.yaml at the top of the module is
+// the contract; a test keeps it equal to the table in routes.go.
+//
+// # Paths
+//
+// chi is the server's handler itself, because a ServeMux in front answers 301
+// to unclean paths. Paths are matched as escaped, so a topic segment can never
+// become two, and are neither cleaned nor redirected: a trailing slash is
+// another path and has no route.
+//
+// # Bodies
+//
+// A request's body is read whole into a pooled buffer, against a limit on the
+// bytes of the wire, one on the bytes decoded, and a budget for all requests.
+// It is checked whole before the first append.
+//
+// main may import it. It imports api, auth, broker and storage/record.
+package rest

@@ -1,0 +1,62 @@
+package rest
+
+import (
+	"net/http"
+	"strconv"
+)
+
+// getWeb serves the page at "/".
+func (s *Server) getWeb(w *responseWriter, r *http.Request) error {
+	if s.opts.Web == nil {
+		return s.notFound(w, r)
+	}
+	s.opts.Web.ServeHTTP(w, r)
+	return nil
+}
+
+type state struct {
+	Status string `json:"status"`
+}
+
+// getHealth answers as long as the process can answer.
+func (s *Server) getHealth(w *responseWriter, r *http.Request) error {
+	w.Header().Set("Cache-Control", "no-store")
+	s.writeJSON(w, r, http.StatusOK, state{"ok"})
+	return nil
+}
+
+// getReady says whether requests should be sent here.
+func (s *Server) getReady(w *responseWriter, r *http.Request) error {
+	s.drain.Lock()
+	draining := s.drain.started
+	s.drain.Unlock()
+	p := &problem{Status: http.StatusServiceUnavailable, Code: "not_ready", Title: "Not ready", Retriable: true}
+	if draining {
+		p.Detail = "the server is shutting down"
+		return p
+	}
+	if s.opts.Ready != nil {
+		if err := s.opts.Ready(); err != nil {
+			p.Detail, p.cause = err.Error(), err
+			return p
+		}
+	}
+	w.Header().Set("Cache-Control", "no-store")
+	s.writeJSON(w, r, http.StatusOK, state{"ready"})
+	return nil
+}
+
+func (s *Server) getOpenAPI(w *responseWriter, r *http.Request) error {
+	if s.opts.OpenAPI == nil {
+		return s.notFound(w, r)
+	}
+	w.Header().Set("Content-Type", "application/yaml")
+	w.Header().Set("Content-Length", strconv.Itoa(len(s.opts.OpenAPI)))
+	if r.Method == http.MethodHead {
+		w.WriteHeader(http.StatusOK)
+		return nil
+	}
+	// A client that is gone cannot be told.
+	_, _ = w.Write(s.opts.OpenAPI)
+	return nil
+}

@@ -1,0 +1,528 @@
+package rest
+
+import (
+	"bytes"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"leat/storage/record"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// maxDepth is how deep arrays and objects of one JSON value may nest.
+const maxDepth = 64
+
+// parserOptions let duplicate names in values pass, which are stored as they
+// are; the members of a record are checked here, at less cost.
+var parserOptions = []jsontext.Options{jsontext.AllowDuplicateNames(true)}
+
+// jsonParser reads records from JSON text by tokens. Values are slices of the
+// text, so they are stored byte for byte.
+type jsonParser struct {
+	rs *records
+	// body is the whole text; doc the document being read, which is the body or
+	// one line of it, from base on.
+	body, doc []byte
+	base      int
+
+	dec jsontext.Decoder
+	buf bytes.Buffer
+	// scratch holds strings that had to be decoded. It is appended to only,
+	// within a record, so that slices of it stay good.
+	scratch []byte
+	headers []record.Header
+
+	// current is the index of the record being read, -1 outside of records.
+	current    int
+	seen       member
+	partition  int32
+	ts         int64
+	key, value []byte
+	fault      *itemError // the first error of the record
+
+	// Methods bound once, not for each record.
+	takeRecordMember, takeHeader func(name []byte) error
+}
+
+// member is a set of the members of a record that were given.
+type member uint8
+
+const (
+	memberKey member = 1 << iota
+	memberValue
+	memberHeaders
+	memberPartition
+	memberTimestamp
+	memberName // of a header
+)
+
+// maxKeptScratch is the largest scratch that is kept for the next request.
+const maxKeptScratch = 1 << 20
+
+var jsonParsers = sync.Pool{New: func() any {
+	p := new(jsonParser)
+	p.takeRecordMember, p.takeHeader = p.recordMember, p.headerOfObject
+	return p
+}}
+
+func takeParser(rs *records, body []byte) *jsonParser {
+	p := jsonParsers.Get().(*jsonParser)
+	p.rs, p.body = rs, body
+	return p
+}
+
+func (p *jsonParser) give() {
+	if cap(p.scratch) > maxKeptScratch {
+		p.scratch = nil
+	}
+	clear(p.headers[:cap(p.headers)])
+	p.rs, p.body, p.doc, p.key, p.value, p.fault = nil, nil, nil, nil, nil, nil
+	p.buf = bytes.Buffer{}
+	p.dec.Reset(&p.buf)
+	jsonParsers.Put(p)
+}
+
+// begin starts on a document that stands at base in the body.
+func (p *jsonParser) begin(doc []byte, base int) {
+	p.doc, p.base, p.current = doc, base, -1
+	p.buf = *bytes.NewBuffer(doc)
+	p.dec.Reset(&p.buf, parserOptions...)
+}
+
+// parseJSON reads {"records":[…]} or a bare array of records.
+func parseJSON(rs *records, body []byte) error {
+	p := takeParser(rs, body)
+	defer p.give()
+	p.begin(body, 0)
+	var err error
+	switch p.dec.PeekKind() {
+	case '[':
+		err = p.array()
+	case '{':
+		err = p.envelope()
+	default:
+		if _, err = p.dec.ReadValue(); err == nil {
+			return malformed("want an object with records, or an array of records")
+		}
+	}
+	if err == nil {
+		err = p.end()
+	}
+	return p.stop(err)
+}
+
+// parseNDJSON reads a record from each line that is not blank.
+func parseNDJSON(rs *records, body []byte) error {
+	p := takeParser(rs, body)
+	defer p.give()
+	for base := 0; base < len(body); {
+		line := body[base:]
+		if end := bytes.IndexByte(line, '\n'); end >= 0 {
+			line = line[:end+1]
+		}
+		if len(bytes.TrimLeft(line, " \t\r\n")) > 0 {
+			p.begin(line, base)
+			before := rs.count
+			err := p.record()
+			if err == nil {
+				err = p.end()
+			}
+			if _, fatal := errors.AsType[*problem](err); fatal {
+				return err
+			}
+			// A bad line does not hide those after it.
+			if err != nil {
+				rs.count = before
+				rs.note(p.syntaxError(err))
+				rs.count++
+			}
+		}
+		base += len(line)
+	}
+	return nil
+}
+
+// stop makes the error that ended the parsing the request's: of the text as far
+// as it was read.
+func (p *jsonParser) stop(err error) error {
+	if err == nil {
+		return nil
+	}
+	if _, fatal := errors.AsType[*problem](err); fatal {
+		return err
+	}
+	if errors.Is(err, io.EOF) {
+		return emptyBody("the body is blank")
+	}
+	p.rs.note(p.syntaxError(err))
+	return p.rs.finish()
+}
+
+// errTrailing says that something follows the document.
+var errTrailing = errors.New("data after the end of the JSON value")
+
+// end checks that nothing follows the document.
+func (p *jsonParser) end() error {
+	if len(bytes.TrimLeft(p.doc[p.dec.InputOffset():], " \t\r\n")) > 0 {
+		return errTrailing
+	}
+	return nil
+}
+
+func (p *jsonParser) envelope() error {
+	if _, err := p.dec.ReadToken(); err != nil {
+		return err
+	}
+	seen := false
+	for p.dec.PeekKind() != '}' {
+		name, err := p.text()
+		if err != nil {
+			return err
+		}
+		switch {
+		case string(name) != "records":
+			p.rs.note(p.here(fmt.Sprintf("unknown member %q", clip(string(name)))))
+			err = p.dec.SkipValue()
+		case seen:
+			p.rs.note(p.here("records is given more than once"))
+			err = p.dec.SkipValue()
+		case p.dec.PeekKind() != '[':
+			seen = true
+			if err = p.dec.SkipValue(); err == nil {
+				p.rs.note(p.here("records must be an array"))
+			}
+		default:
+			seen = true
+			err = p.array()
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if _, err := p.dec.ReadToken(); err != nil {
+		return err
+	}
+	if !seen {
+		p.rs.note(p.here("member records is missing"))
+	}
+	return nil
+}
+
+func (p *jsonParser) array() error {
+	if _, err := p.dec.ReadToken(); err != nil {
+		return err
+	}
+	for p.dec.PeekKind() != ']' {
+		if err := p.record(); err != nil {
+			return err
+		}
+	}
+	p.current = -1
+	_, err := p.dec.ReadToken()
+	return err
+}
+
+// record reads one record. An error is of the syntax, or a *problem that ends
+// the request; what else is wrong goes to the collected errors.
+func (p *jsonParser) record() error {
+	p.current = p.rs.count
+	p.seen, p.partition, p.ts, p.key, p.value, p.fault = 0, p.rs.route, -1, nil, nil, nil
+	p.scratch, p.headers = p.scratch[:0], p.headers[:0]
+	if p.rs.count == maxRecords {
+		return tooManyRecords()
+	}
+	if p.dec.PeekKind() != '{' {
+		if err := p.dec.SkipValue(); err != nil {
+			return err
+		}
+		p.complain("a record must be an object")
+	} else if err := p.members(p.takeRecordMember); err != nil {
+		return err
+	}
+	if p.fault != nil {
+		p.rs.note(p.fault)
+		p.rs.count++
+		return nil
+	}
+	p.rs.add(p, p.partition, p.ts, p.key, p.value, p.headers)
+	return nil
+}
+
+// members reads an object and gives each member's name to take, which reads
+// the value.
+func (p *jsonParser) members(take func(name []byte) error) error {
+	if _, err := p.dec.ReadToken(); err != nil {
+		return err
+	}
+	for p.dec.PeekKind() != '}' {
+		name, err := p.text()
+		if err != nil {
+			return err
+		}
+		if err := take(name); err != nil {
+			return err
+		}
+	}
+	_, err := p.dec.ReadToken()
+	return err
+}
+
+func (p *jsonParser) recordMember(name []byte) (err error) {
+	switch string(name) {
+	case "key":
+		p.key, err = p.stringOrNull(memberKey, "key")
+	case "key_str":
+		p.key, err = p.stringMember(memberKey, "key")
+	case "key_b64":
+		p.key, err = p.base64Member(memberKey, "key")
+	case "key_json":
+		p.key, err = p.jsonMember(memberKey, "key")
+	case "value":
+		p.value, err = p.jsonMember(memberValue, "value")
+	case "value_str":
+		p.value, err = p.stringMember(memberValue, "value")
+	case "value_b64":
+		p.value, err = p.base64Member(memberValue, "value")
+	case "headers":
+		p.once(memberHeaders, "headers")
+		err = p.headersMember()
+	case "partition":
+		err = p.partitionMember()
+	case "timestamp":
+		err = p.timestampMember()
+	default:
+		err = p.unknown(name)
+	}
+	return err
+}
+
+// unknown refuses a member and skips its value.
+func (p *jsonParser) unknown(name []byte) error {
+	p.complain(fmt.Sprintf("unknown member %q", clip(string(name))))
+	return p.dec.SkipValue()
+}
+
+// once complains if a member, in any of its forms, was given before.
+func (p *jsonParser) once(m member, what string) {
+	if p.seen&m != 0 {
+		p.complain(what + " is given more than once")
+	}
+	p.seen |= m
+}
+
+// raw reads a value and returns it as a slice of the body.
+func (p *jsonParser) raw() ([]byte, error) {
+	v, err := p.dec.ReadValue()
+	if err != nil {
+		return nil, err
+	}
+	end := int(p.dec.InputOffset())
+	return p.doc[end-len(v) : end : end], nil
+}
+
+// text reads a string, or the name of a member, decoded.
+func (p *jsonParser) text() ([]byte, error) {
+	raw, err := p.raw()
+	if err != nil {
+		return nil, err
+	}
+	return p.unquote(raw), nil
+}
+
+// unquote decodes a valid JSON string.
+func (p *jsonParser) unquote(raw []byte) []byte {
+	if bytes.IndexByte(raw, '\\') < 0 {
+		return raw[1 : len(raw)-1 : len(raw)-1]
+	}
+	from := len(p.scratch)
+	// The decoder has checked the string.
+	p.scratch, _ = jsontext.AppendUnquote(p.scratch, raw)
+	return p.scratch[from:len(p.scratch):len(p.scratch)]
+}
+
+func (p *jsonParser) stringMember(m member, what string) ([]byte, error) {
+	p.once(m, what)
+	raw, err := p.raw()
+	if err != nil {
+		return nil, err
+	}
+	if raw[0] != '"' {
+		p.complain("want a string")
+		return nil, nil
+	}
+	return p.unquote(raw), nil
+}
+
+func (p *jsonParser) stringOrNull(m member, what string) ([]byte, error) {
+	p.once(m, what)
+	raw, err := p.raw()
+	if err != nil || raw[0] == 'n' {
+		return nil, err
+	}
+	if raw[0] != '"' {
+		p.complain("key must be a string or null; key_json takes any JSON value")
+		return nil, nil
+	}
+	return p.unquote(raw), nil
+}
+
+func (p *jsonParser) base64Member(m member, what string) ([]byte, error) {
+	text, err := p.stringMember(m, what)
+	if err != nil || text == nil {
+		return nil, err
+	}
+	return p.decode64(text), nil
+}
+
+func (p *jsonParser) decode64(text []byte) []byte {
+	from := len(p.scratch)
+	var err error
+	if p.scratch, err = base64.StdEncoding.Strict().AppendDecode(p.scratch, text); err != nil {
+		p.complain("want base64 with padding (RFC 4648 section 4)")
+		return nil
+	}
+	// Never nil: an empty string is an empty value.
+	if p.scratch == nil {
+		p.scratch = make([]byte, 0, 64)
+	}
+	return p.scratch[from:len(p.scratch):len(p.scratch)]
+}
+
+// jsonMember reads any JSON value, of which null means none.
+func (p *jsonParser) jsonMember(m member, what string) ([]byte, error) {
+	p.once(m, what)
+	raw, err := p.raw()
+	if err != nil || raw[0] == 'n' {
+		return nil, err
+	}
+	if tooDeep(raw) {
+		p.complain(fmt.Sprintf("arrays and objects nest deeper than %d", maxDepth))
+	}
+	return raw, nil
+}
+
+func (p *jsonParser) partitionMember() error {
+	p.once(memberPartition, "partition")
+	raw, err := p.raw()
+	if err != nil {
+		return err
+	}
+	n, err := strconv.ParseUint(string(raw), 10, 31)
+	switch {
+	case err != nil:
+		p.complain("partition must be a whole number from 0 to 2147483647")
+	case p.rs.route >= 0 && int32(n) != p.rs.route:
+		p.complain(fmt.Sprintf("partition %d is not the one that the path names", n))
+	default:
+		p.partition = int32(n)
+	}
+	return nil
+}
+
+func (p *jsonParser) timestampMember() error {
+	p.once(memberTimestamp, "timestamp")
+	raw, err := p.raw()
+	if err != nil {
+		return err
+	}
+	text := raw
+	if raw[0] == '"' {
+		text = p.unquote(raw)
+	}
+	ts, ok := parseTimestamp(string(text))
+	if !ok {
+		p.complain("timestamp must be milliseconds since 1970, or a time as in RFC 3339")
+	}
+	p.ts = ts
+	return nil
+}
+
+// tooDeep reports whether the arrays and objects of a valid JSON value nest
+// deeper than maxDepth.
+func tooDeep(raw []byte) bool {
+	if raw[0] != '{' && raw[0] != '[' ||
+		bytes.Count(raw, []byte{'{'})+bytes.Count(raw, []byte{'['}) <= maxDepth {
+		return false
+	}
+	depth, inString := 0, false
+	for i := 0; i < len(raw); i++ {
+		switch c := raw[i]; {
+		case inString && c == '\\':
+			i++
+		case c == '"':
+			inString = !inString
+		case inString:
+		case c == '{' || c == '[':
+			if depth++; depth > maxDepth {
+				return true
+			}
+		case c == '}' || c == ']':
+			depth--
+		}
+	}
+	return false
+}
+
+// complain notes the first error of the record, at the value just read.
+func (p *jsonParser) complain(detail string) {
+	if p.fault == nil {
+		p.fault = p.here(detail)
+	}
+}
+
+// complainHeaders notes that the record has too many headers.
+func (p *jsonParser) complainHeaders() {
+	if p.fault == nil {
+		tm := tooManyHeaders()
+		p.fault = p.place()
+		p.fault.Code, p.fault.Detail, p.fault.status, p.fault.title = tm.Code, tm.Detail, tm.Status, tm.Title
+	}
+}
+
+// here is an error about the token or value just read.
+func (p *jsonParser) here(detail string) *itemError {
+	e := p.place()
+	e.Code, e.Detail, e.status, e.title = codeMalformed, detail, http.StatusBadRequest, titleMalformed
+	return e
+}
+
+// place is where the parser stands.
+func (p *jsonParser) place() *itemError {
+	e := p.at(int(p.dec.InputOffset()))
+	e.Pointer = string(p.dec.StackPointer())
+	return e
+}
+
+// at is the place of a byte of the document.
+func (p *jsonParser) at(offset int) *itemError {
+	pos := min(p.base+offset, len(p.body))
+	at := int64(pos)
+	e := &itemError{Line: 1 + bytes.Count(p.body[:pos], []byte{'\n'}), Byte: &at}
+	if p.current >= 0 {
+		index := p.current
+		e.Index = &index
+	}
+	return e
+}
+
+// syntaxError puts what the decoder found into words of the door.
+func (p *jsonParser) syntaxError(err error) *itemError {
+	offset, pointer, detail := int(p.dec.InputOffset()), string(p.dec.StackPointer()), err.Error()
+	if se, ok := errors.AsType[*jsontext.SyntacticError](err); ok {
+		offset, pointer, detail = int(se.ByteOffset), string(se.JSONPointer), se.Err.Error()
+	}
+	if errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) {
+		detail = "the JSON text ended early"
+	}
+	e := p.at(offset)
+	e.Pointer = pointer
+	e.Code, e.status, e.title = codeMalformed, http.StatusBadRequest, titleMalformed
+	e.Detail = strings.TrimPrefix(detail, "jsontext: ")
+	return e
+}

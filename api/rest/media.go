@@ -1,0 +1,99 @@
+package rest
+
+import (
+	"mime"
+	"net/http"
+	"strconv"
+	"strings"
+)
+
+// The media types of the door.
+const (
+	mediaJSON   = "application/json"
+	mediaNDJSON = "application/x-ndjson"
+	mediaJSONL  = "application/jsonl"
+	mediaBytes  = "application/octet-stream"
+	mediaBatch  = "application/vnd.leat.recordbatch"
+	mediaMerge  = "application/merge-patch+json"
+)
+
+// requestMedia is the request's Content-Type if it is one of offers, without
+// its parameters. header is what tells the client which there are.
+func requestMedia(w *responseWriter, r *http.Request, header string, offers ...string) (string, error) {
+	given := r.Header.Get("Content-Type")
+	media, _, err := mime.ParseMediaType(given)
+	if media == mediaJSONL {
+		media = mediaNDJSON
+	}
+	for _, offer := range offers {
+		if err == nil && media == offer {
+			return media, nil
+		}
+	}
+	list := strings.Join(offers, ", ")
+	if header != "" {
+		w.Header().Set(header, list)
+	}
+	detail := "Content-Type is missing; this route takes " + list
+	if given != "" {
+		detail = "Content-Type " + strconv.Quote(clip(given)) + " is not taken here; this route takes " + list
+	}
+	return "", &problem{
+		Status: http.StatusUnsupportedMediaType, Code: "unsupported_media_type", Title: "Unsupported media type",
+		Detail: detail,
+	}
+}
+
+// negotiate picks the offer that the Accept header likes best, the first of
+// equals (RFC 9110 section 12.5.1). Without a header it is the first.
+func negotiate(r *http.Request, offers ...string) (string, error) {
+	lines := r.Header["Accept"]
+	if len(lines) == 0 {
+		return offers[0], nil
+	}
+	accept := strings.Join(lines, ",")
+	best, bestQ := "", 0.0
+	for _, offer := range offers {
+		if q := quality(accept, offer); q > bestQ {
+			best, bestQ = offer, q
+		}
+	}
+	if best == "" {
+		return "", &problem{
+			Status: http.StatusNotAcceptable, Code: "not_acceptable", Title: "Not acceptable",
+			Detail: "this route answers with " + strings.Join(offers, ", "),
+		}
+	}
+	return best, nil
+}
+
+// quality is how much accept likes media: the q of the most specific range
+// that covers it, 0 if none does.
+func quality(accept, media string) float64 {
+	q, specific := 0.0, -1
+	for item := range strings.SplitSeq(accept, ",") {
+		span, args, err := mime.ParseMediaType(item)
+		if err != nil {
+			continue
+		}
+		level := -1
+		switch {
+		case span == media, span == mediaJSONL && media == mediaNDJSON:
+			level = 2
+		case span == "application/*":
+			level = 1
+		case span == "*/*":
+			level = 0
+		}
+		if level <= specific {
+			continue
+		}
+		specific, q = level, 1
+		if text, ok := args["q"]; ok {
+			if q, err = strconv.ParseFloat(text, 64); err != nil {
+				q = 0
+			}
+		}
+	}
+	return q
+}

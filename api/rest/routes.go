@@ -1,0 +1,149 @@
+package rest
+
+import (
+	"fmt"
+	"leat/broker"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"github.com/go-chi/chi/v5"
+)
+
+// handler answers a request or returns the error that problem.go answers with.
+// It returns an error only while nothing of the answer is written.
+type handler func(w *responseWriter, r *http.Request) error
+
+type route struct {
+	method  string
+	pattern string
+	handle  handler
+}
+
+const topicsPath = "/v1/topics/"
+
+// routes lists what the door serves, in the order of openapi.yaml. HEAD is
+// served wherever GET is; it is listed where it does something else.
+func (s *Server) routes() []route {
+	return []route{
+		{http.MethodGet, "/", s.getWeb},
+		{http.MethodGet, "/healthz", s.getHealth},
+		{http.MethodGet, "/readyz", s.getReady},
+		{http.MethodGet, "/openapi.yaml", s.getOpenAPI},
+		{http.MethodGet, "/v1/topics", s.listTopics},
+		{http.MethodPost, "/v1/topics", s.createTopic},
+		{http.MethodGet, "/v1/topics/{topic}", s.getTopic},
+		{http.MethodPatch, "/v1/topics/{topic}", s.patchTopic},
+		{http.MethodDelete, "/v1/topics/{topic}", s.deleteTopic},
+		{http.MethodPost, "/v1/topics/{topic}/records", s.produceToTopic},
+		{http.MethodGet, "/v1/topics/{topic}/partitions", s.listPartitions},
+		{http.MethodGet, "/v1/topics/{topic}/partitions/{partition}", s.getPartition},
+		{http.MethodGet, "/v1/topics/{topic}/partitions/{partition}/offsets", s.findOffset},
+		{http.MethodGet, "/v1/topics/{topic}/partitions/{partition}/records", s.fetch},
+		{http.MethodHead, "/v1/topics/{topic}/partitions/{partition}/records", s.fetch},
+		{http.MethodPost, "/v1/topics/{topic}/partitions/{partition}/records", s.produceToPartition},
+	}
+}
+
+func (s *Server) newRouter() *chi.Mux {
+	mux := chi.NewMux()
+	mux.Use(s.observe)
+	mux.NotFound(s.serve(s.notFound))
+	mux.MethodNotAllowed(s.serve(s.methodNotAllowed))
+	for _, rt := range s.routes() {
+		mux.Method(rt.method, rt.pattern, s.serve(rt.handle))
+	}
+	return mux
+}
+
+// serve makes a handler chi's.
+func (s *Server) serve(h handler) http.HandlerFunc {
+	return func(hw http.ResponseWriter, r *http.Request) {
+		w, ok := hw.(*responseWriter)
+		if !ok {
+			panic("rest: handler outside of observe")
+		}
+		if err := h(w, r); err != nil {
+			s.fail(w, r, err)
+		}
+	}
+}
+
+// notFound answers paths without a route. A path that has none because its
+// topic is no topic name says so.
+func (s *Server) notFound(_ *responseWriter, r *http.Request) error {
+	if rest, ok := strings.CutPrefix(r.URL.EscapedPath(), topicsPath); ok {
+		if segment, _, more := strings.Cut(rest, "/"); segment != "" || more {
+			if _, err := parseTopic(segment); err != nil {
+				return err
+			}
+		}
+	}
+	return &problem{
+		Status: http.StatusNotFound, Code: "not_found", Title: "Not found",
+		Detail: "there is nothing at this path; paths are matched exactly, without a trailing slash",
+	}
+}
+
+func (s *Server) methodNotAllowed(w *responseWriter, r *http.Request) error {
+	var allow []string
+	for _, m := range []string{http.MethodGet, http.MethodPost, http.MethodPatch, http.MethodDelete} {
+		if s.router.Match(chi.NewRouteContext(), m, r.URL.EscapedPath()) {
+			allow = append(allow, m)
+			if m == http.MethodGet {
+				allow = append(allow, http.MethodHead)
+			}
+		}
+	}
+	w.Header().Set("Allow", strings.Join(allow, ", "))
+	return &problem{
+		Status: http.StatusMethodNotAllowed, Code: "method_not_allowed", Title: "Method not allowed",
+		Detail: "this path answers " + strings.Join(allow, ", "),
+	}
+}
+
+// maxTopicName is the longest name of a topic, in bytes, as in Kafka.
+const maxTopicName = 249
+
+// topicParam is the topic that the path names.
+func topicParam(r *http.Request) (string, error) {
+	return parseTopic(chi.URLParam(r, "topic"))
+}
+
+// parseTopic unescapes a path segment and checks that it is a topic name. It
+// keeps what is no name away from the broker, where it is no topic either.
+func parseTopic(segment string) (string, error) {
+	name, err := url.PathUnescape(segment)
+	if err != nil {
+		return "", fmt.Errorf("%w: bad percent escape", broker.ErrInvalidTopic)
+	}
+	return name, checkTopic(name)
+}
+
+func checkTopic(name string) error {
+	switch {
+	case name == "":
+		return fmt.Errorf("%w: it is empty", broker.ErrInvalidTopic)
+	case name == "." || name == "..":
+		return fmt.Errorf("%w: %q", broker.ErrInvalidTopic, name)
+	case len(name) > maxTopicName:
+		return fmt.Errorf("%w: %d characters, at most %d are allowed", broker.ErrInvalidTopic, len(name), maxTopicName)
+	}
+	for i := range len(name) {
+		c := name[i]
+		if (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && c != '.' && c != '_' && c != '-' {
+			return fmt.Errorf("%w: only letters, digits, '.', '_' and '-' are allowed", broker.ErrInvalidTopic)
+		}
+	}
+	return nil
+}
+
+// partitionParam is the partition that the path names.
+func partitionParam(r *http.Request) (int32, error) {
+	n, err := strconv.ParseUint(chi.URLParam(r, "partition"), 10, 31)
+	if err != nil {
+		return 0, fmt.Errorf("%w: want a number from 0 to 2147483647", broker.ErrInvalidPartition)
+	}
+	return int32(n), nil
+}

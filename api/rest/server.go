@@ -1,0 +1,161 @@
+package rest
+
+import (
+	"context"
+	"errors"
+	"leat/broker"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/go-chi/chi/v5"
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+const (
+	headerTimeout  = 5 * time.Second
+	idleTimeout    = 120 * time.Second
+	maxHeaderBytes = 64 << 10
+
+	defaultMaxRequestBytes = 16 << 20
+	defaultMaxInFlight     = 512 << 20
+)
+
+// Options configure a Server.
+type Options struct {
+	// Broker serves the requests. Required.
+	Broker *broker.Broker
+	// Logger takes requests at debug and failures at error; nil discards.
+	Logger *slog.Logger
+	// Registerer gets the metrics; nil keeps them to the Server.
+	Registerer prometheus.Registerer
+	// MaxRequestBytes limits a request's body, on the wire and decoded, each;
+	// 0 means 16 MiB.
+	MaxRequestBytes int64
+	// MaxInFlightBytes limits the body bytes of all requests at a time;
+	// beyond it requests get 503. 0 means 512 MiB.
+	MaxInFlightBytes int64
+	// AllowOrigins lists the origins that browsers may call from; empty turns
+	// CORS off. See CheckOrigin for the form; others never match.
+	AllowOrigins []string
+	// OpenAPI is the text served at /openapi.yaml.
+	OpenAPI []byte
+	// Web serves "/"; nil leaves it without a page.
+	Web http.Handler
+	// Ready says why the server is not ready, or nil; nil means always ready.
+	// Its text goes to the client.
+	Ready func() error
+}
+
+func (o *Options) setDefaults() {
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.MaxRequestBytes <= 0 {
+		o.MaxRequestBytes = defaultMaxRequestBytes
+	}
+	if o.MaxInFlightBytes <= 0 {
+		o.MaxInFlightBytes = defaultMaxInFlight
+	}
+}
+
+// Server is the HTTP door. It is safe for concurrent use.
+type Server struct {
+	opts    Options
+	broker  *broker.Broker
+	log     *slog.Logger
+	router  *chi.Mux
+	http    *http.Server
+	metrics *metrics
+	origins []origin
+	budget  budget
+	bodies  decoders
+
+	// drain ends the waits of long polls.
+	drain struct {
+		sync.Mutex
+		started bool
+		waits   map[*wait]struct{}
+	}
+}
+
+// wait is one long poll that a drain must end.
+type wait struct{ cancel context.CancelFunc }
+
+// New makes a Server. It starts nothing and does no I/O.
+func New(opts Options) *Server {
+	opts.setDefaults()
+	s := &Server{
+		opts:    opts,
+		broker:  opts.Broker,
+		log:     opts.Logger,
+		origins: parseOrigins(opts.AllowOrigins),
+	}
+	s.budget.max = opts.MaxInFlightBytes
+	s.bodies.maxBytes = opts.MaxRequestBytes
+	s.drain.waits = make(map[*wait]struct{})
+	s.metrics = newMetrics(opts.Registerer, &s.budget)
+	s.router = s.newRouter()
+	s.http = &http.Server{
+		Handler:           s.router,
+		ReadHeaderTimeout: headerTimeout,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    maxHeaderBytes,
+		ErrorLog:          slog.NewLogLogger(opts.Logger.Handler(), slog.LevelDebug),
+	}
+	return s
+}
+
+// Handler is the door without a listener, for tests and embedding.
+func (s *Server) Handler() http.Handler { return s.router }
+
+// Serve answers connections of ln until Shutdown, which makes it return nil,
+// or until ctx ends, which breaks the connections off. It closes ln. Give it
+// the TCP listener itself: a wrapped connection cannot sendfile.
+func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
+	s.http.BaseContext = func(net.Listener) context.Context { return ctx }
+	stop := context.AfterFunc(ctx, func() { _ = s.http.Close() })
+	defer stop()
+	if err := s.http.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+// Shutdown stops the listeners, wakes every long poll, and waits until the
+// requests under way are answered. When ctx ends first it breaks them off and
+// returns ctx's error.
+func (s *Server) Shutdown(ctx context.Context) error {
+	s.drain.Lock()
+	s.drain.started = true
+	for w := range s.drain.waits {
+		w.cancel()
+	}
+	s.drain.Unlock()
+	if err := s.http.Shutdown(ctx); err != nil {
+		return errors.Join(err, s.http.Close())
+	}
+	return nil
+}
+
+// waitContext derives a context that also ends when the server drains. The
+// caller must call done.
+func (s *Server) waitContext(parent context.Context) (ctx context.Context, done func()) {
+	ctx, cancel := context.WithCancel(parent)
+	w := &wait{cancel: cancel}
+	s.drain.Lock()
+	defer s.drain.Unlock()
+	if s.drain.started {
+		cancel()
+		return ctx, cancel
+	}
+	s.drain.waits[w] = struct{}{}
+	return ctx, func() {
+		s.drain.Lock()
+		delete(s.drain.waits, w)
+		s.drain.Unlock()
+		cancel()
+	}
+}

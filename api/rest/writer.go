@@ -1,0 +1,89 @@
+package rest
+
+import (
+	"io"
+	"net/http"
+	"time"
+)
+
+// writeTimeout is how long a client may leave one write waiting.
+const writeTimeout = 30 * time.Second
+
+// responseWriter is what handlers write to. It counts, renews the write
+// deadline, and passes ReadFrom on, without which net/http cannot sendfile.
+type responseWriter struct {
+	http.ResponseWriter
+	rc *http.ResponseController
+	// id is the request's id, for problems and logs.
+	id string
+	// status is 0 until the header is written.
+	status   int
+	sent     int64
+	deadline time.Time
+}
+
+func newResponseWriter(w http.ResponseWriter, id string) *responseWriter {
+	rw := &responseWriter{ResponseWriter: w, rc: http.NewResponseController(w), id: id}
+	// A deadline that an earlier request left on the connection must not hit
+	// what net/http writes by itself.
+	rw.extend()
+	return rw
+}
+
+// Unwrap serves http.ResponseController.
+func (w *responseWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// WriteHeader sends the header.
+func (w *responseWriter) WriteHeader(status int) {
+	if w.status == 0 {
+		w.status = status
+		w.extend()
+	}
+	w.ResponseWriter.WriteHeader(status)
+}
+
+// Write sends body bytes.
+func (w *responseWriter) Write(p []byte) (int, error) {
+	w.begin()
+	n, err := w.ResponseWriter.Write(p)
+	w.sent += int64(n)
+	return n, err
+}
+
+// ReadFrom sends what src has; from a file by sendfile where that is possible.
+func (w *responseWriter) ReadFrom(src io.Reader) (int64, error) {
+	w.begin()
+	var n int64
+	var err error
+	if rf, ok := w.ResponseWriter.(io.ReaderFrom); ok {
+		n, err = rf.ReadFrom(src)
+	} else {
+		n, err = io.Copy(struct{ io.Writer }{w.ResponseWriter}, src)
+	}
+	w.sent += n
+	return n, err
+}
+
+// flush sends what is buffered, the header at least.
+func (w *responseWriter) flush() error {
+	w.begin()
+	return w.rc.Flush()
+}
+
+func (w *responseWriter) begin() {
+	if w.status == 0 {
+		w.status = http.StatusOK
+	}
+	w.extend()
+}
+
+// extend gives the client writeTimeout from now, at a grain of a second.
+func (w *responseWriter) extend() {
+	now := time.Now()
+	if w.deadline.Sub(now) > writeTimeout-time.Second {
+		return
+	}
+	w.deadline = now.Add(writeTimeout)
+	// A writer without deadlines, as in tests, cannot be held up either.
+	_ = w.rc.SetWriteDeadline(w.deadline)
+}

@@ -1,0 +1,278 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"leat/auth"
+	"leat/replication"
+	"leat/replication/controller"
+	"leat/storage"
+	"leat/storage/meta"
+	"log/slog"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// TopicID is a topic's identity: a topic made again under the same name has
+// another.
+type TopicID = storage.TopicID
+
+// Broker is one node: its data directory and what it serves from it. Its
+// methods are safe for concurrent use.
+type Broker struct {
+	opts     Options
+	log      *slog.Logger
+	configs  serverConfigs
+	dir      *storage.Dir
+	db       *meta.DB
+	proposer controller.Proposer
+	metrics  *metrics
+	ids      producerIDs
+	// done ends with ErrShuttingDown when Close begins, and wakes every wait.
+	done context.Context
+	stop context.CancelCauseFunc
+	// admin holds one token: who has it changes topics.
+	admin chan struct{}
+	mu    struct {
+		sync.RWMutex
+		parts map[storage.ID]*partition
+	}
+}
+
+// Open opens the data directory, recovers every log, and serves. Errors:
+// storage.ErrBusy, *storage.DamagedError, *meta.CorruptError, ErrInvalidConfig.
+// A damaged partition does not keep the others from opening. ctx bounds the
+// opening only.
+func Open(ctx context.Context, opts Options) (*Broker, error) {
+	opts.setDefaults()
+	configs, err := newServerConfigs(opts.Configs)
+	if err != nil {
+		return nil, err
+	}
+	b := &Broker{opts: opts, log: opts.Logger.With(slog.String("component", "broker")), configs: configs, admin: make(chan struct{}, 1)}
+	b.admin <- struct{}{}
+	b.ids.turn = make(chan struct{}, 1)
+	b.ids.turn <- struct{}{}
+	b.done, b.stop = context.WithCancelCause(context.WithoutCancel(ctx))
+	b.mu.parts = map[storage.ID]*partition{}
+	b.metrics = newMetrics(opts.Registerer, b)
+	if err := b.open(ctx); err != nil {
+		return nil, errors.Join(err, b.Close())
+	}
+	return b, nil
+}
+
+func (b *Broker) open(ctx context.Context) (err error) {
+	b.dir, err = storage.Open(ctx, storage.Options{
+		FS: b.opts.FS, Path: b.opts.Path, NodeID: b.opts.NodeID, Now: b.opts.Now,
+		Logger: b.opts.Logger, Registerer: b.opts.Registerer,
+		OnFlush: b.flushed, OnFailure: b.opts.OnFailure,
+	})
+	if err != nil {
+		return err
+	}
+	b.db, err = meta.Open(meta.Options{
+		FS: b.opts.FS, Dir: b.dir.MetaPath(), Logger: b.opts.Logger, OnFatal: b.opts.OnFailure,
+	})
+	if err != nil {
+		return err
+	}
+	if b.proposer, err = replication.OpenLocal(b.db); err != nil {
+		return &storage.DamagedError{Path: b.dir.MetaPath(), Err: err}
+	}
+	if err := b.tidy(ctx); err != nil {
+		return err
+	}
+	logs, err := b.openLogs(ctx)
+	if err != nil {
+		return err
+	}
+	return b.lead(ctx, logs)
+}
+
+// tidy sets unknown directories aside and finishes removals that a crash cut
+// short.
+func (b *Broker) tidy(ctx context.Context) error {
+	state := b.proposer.State()
+	err := b.dir.SetAside(func(id storage.ID) storage.Fate {
+		switch t := state.Topic(id.Topic); {
+		case t != nil && int(id.Partition) < len(t.Partitions):
+			return storage.Keep
+		case state.Dying(id.Topic):
+			return storage.Trash
+		default:
+			return storage.Unknown
+		}
+	})
+	if err != nil {
+		return err
+	}
+	if dying := state.DyingTopics(); len(dying) > 0 {
+		_, err = b.proposer.Propose(ctx, &controller.ForgetTopics{IDs: dying})
+	}
+	return err
+}
+
+// openLogs opens the logs of all partitions side by side. A damaged one is
+// logged and left out.
+func (b *Broker) openLogs(ctx context.Context) (map[storage.ID]*storage.Log, error) {
+	var mu sync.Mutex
+	logs := map[storage.ID]*storage.Log{}
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(openers())
+	for _, t := range b.proposer.State().Topics() {
+		cfg := b.configs.settings(t.Configs).log
+		for i := range t.Partitions {
+			id := storage.ID{Topic: t.ID, Partition: int32(i)}
+			g.Go(func() error {
+				l, err := b.dir.OpenLog(ctx, id, t.Name, cfg)
+				if errors.Is(err, storage.ErrCorrupt) {
+					b.log.Error("partition is damaged and not served", slog.String("topic", t.Name), slog.Int("partition", i), slog.Any("err", err))
+					return nil
+				}
+				if err != nil {
+					return fmt.Errorf("open %s/%d: %w", t.Name, i, err)
+				}
+				mu.Lock()
+				logs[id] = l
+				mu.Unlock()
+				return nil
+			})
+		}
+	}
+	return logs, g.Wait()
+}
+
+// lead registers this start with the controller, so that epochs grow where a
+// log's end may have gone back, and then opens the partitions for traffic.
+func (b *Broker) lead(ctx context.Context, logs map[storage.ID]*storage.Log) error {
+	who := b.dir.Identity()
+	boot := &controller.Boot{ID: who.NodeID, UUID: who.NodeUUID}
+	if b.dir.Unclean() {
+		for id, l := range logs {
+			if l.Offsets().End > 0 {
+				boot.Unclean = append(boot.Unclean, id)
+			}
+		}
+	}
+	if _, err := b.proposer.Propose(ctx, boot); err != nil {
+		return err
+	}
+	state := b.proposer.State()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for id, l := range logs {
+		t := state.Topic(id.Topic)
+		b.mu.parts[id] = newPartition(id, t.Name, who.NodeID, l, t.Partitions[id.Partition], b.configs.settings(t.Configs))
+	}
+	return nil
+}
+
+// Close wakes every wait, makes everything durable and closes the directory.
+// No other method may be called after it.
+func (b *Broker) Close() error {
+	b.stop(ErrShuttingDown)
+	b.mu.Lock()
+	for _, p := range b.mu.parts {
+		p.end(ErrShuttingDown)
+	}
+	b.mu.Unlock()
+	var errs []error
+	if b.db != nil {
+		errs = append(errs, b.db.Close())
+	}
+	if b.dir != nil {
+		errs = append(errs, b.dir.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// flushed is told by storage that a log's durable end rose.
+func (b *Broker) flushed(l *storage.Log) {
+	b.mu.RLock()
+	p := b.mu.parts[l.ID()]
+	b.mu.RUnlock()
+	if p != nil {
+		p.advance()
+	}
+}
+
+// ClusterID names the cluster, in 22 characters as Kafka's.
+func (b *Broker) ClusterID() string { return b.dir.Identity().ClusterID }
+
+// NodeID is this node's id.
+func (b *Broker) NodeID() int32 { return b.dir.Identity().NodeID }
+
+// Controller is the id of the node that decides about metadata.
+func (b *Broker) Controller() int32 { return b.NodeID() }
+
+// Node is one node of the cluster and the address of its Kafka door.
+type Node struct {
+	ID   int32
+	Host string
+	Port int32
+}
+
+// Nodes lists the nodes that live, by id.
+func (b *Broker) Nodes() []Node {
+	return []Node{{ID: b.NodeID(), Host: b.opts.Host, Port: b.opts.Port}}
+}
+
+// Ready reports nil when every request can be served, or why not.
+func (b *Broker) Ready() error {
+	if b.done.Err() != nil {
+		return ErrShuttingDown
+	}
+	return b.dir.Failed()
+}
+
+// allowed reports whether p may do op to a topic.
+func (b *Broker) allowed(p auth.Principal, op auth.Operation, topic string) bool {
+	return b.opts.Authorizer.Allowed(p, op, auth.Resource{Type: auth.Topic, Name: topic})
+}
+
+// resolve finds a topic that p may do op to, by name or id. Whoever may not
+// even describe a topic is not told whether it exists.
+func (b *Broker) resolve(p auth.Principal, op auth.Operation, ref TopicRef) (*controller.Topic, error) {
+	state := b.proposer.State()
+	if ref.ID != (TopicID{}) {
+		t := state.Topic(ref.ID)
+		if t == nil || !b.allowed(p, auth.Describe, t.Name) {
+			return nil, fmt.Errorf("%w: %s", ErrUnknownTopicID, ref.ID)
+		}
+		if !b.allowed(p, op, t.Name) {
+			return nil, fmt.Errorf("%w: %q", ErrTopicAuthorization, t.Name)
+		}
+		return t, nil
+	}
+	if err := checkTopicName(ref.Name); err != nil {
+		return nil, err
+	}
+	if !b.allowed(p, op, ref.Name) {
+		return nil, fmt.Errorf("%w: %q", ErrTopicAuthorization, ref.Name)
+	}
+	t := state.TopicNamed(ref.Name)
+	if t == nil {
+		return nil, fmt.Errorf("%w: %q", ErrUnknownTopic, ref.Name)
+	}
+	return t, nil
+}
+
+// partition finds a partition that this node serves.
+func (b *Broker) partition(t *controller.Topic, index int32) (*partition, error) {
+	if index < 0 || int(index) >= len(t.Partitions) {
+		return nil, fmt.Errorf("%w: topic %q has no partition %d, it has %d", ErrUnknownPartition, t.Name, index, len(t.Partitions))
+	}
+	b.mu.RLock()
+	p := b.mu.parts[storage.ID{Topic: t.ID, Partition: index}]
+	b.mu.RUnlock()
+	if p != nil {
+		return p, nil
+	}
+	if b.done.Err() != nil {
+		return nil, ErrShuttingDown
+	}
+	return nil, fmt.Errorf("%w: %s/%d", ErrDamaged, t.Name, index)
+}

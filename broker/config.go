@@ -1,0 +1,229 @@
+package broker
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// ConfigType is the type of a config's value, with Kafka's numbers.
+type ConfigType int8
+
+// The types of Kafka's configs that Leat has.
+const (
+	ConfigBool   ConfigType = 1
+	ConfigString ConfigType = 2
+	ConfigInt    ConfigType = 3
+	ConfigLong   ConfigType = 5
+	ConfigDouble ConfigType = 6
+	ConfigList   ConfigType = 7
+)
+
+// ConfigSource says where a config's value comes from, with Kafka's numbers.
+type ConfigSource int8
+
+// The sources that Leat has.
+const (
+	SourceTopic   ConfigSource = 1
+	SourceServer  ConfigSource = 4
+	SourceDefault ConfigSource = 5
+)
+
+// ConfigEntry is one config with its value in force.
+type ConfigEntry struct {
+	Name, Value string
+	Source      ConfigSource
+	Type        ConfigType
+	// Doc says what it does, in a sentence or two.
+	Doc string
+}
+
+// Default reports whether nobody set the value.
+func (e ConfigEntry) Default() bool { return e.Source == SourceDefault }
+
+// ConfigChange sets a config, or with a nil Value takes it back to its
+// default.
+type ConfigChange struct {
+	Name  string
+	Value *string
+}
+
+// configDef is one config of the table: what it is called for a topic and for
+// the server, and which values it takes. An empty topic name means that topics
+// cannot set it; an empty server name, that only topics can.
+type configDef struct {
+	topic, server string
+	kind          ConfigType
+	value         string // default
+	check         func(string) error
+	doc           string
+}
+
+// configs is every config that Leat knows, by topic name and then server name.
+// Names are Kafka's wherever Kafka has one.
+var configs = []configDef{
+	{"batch.max.expanded.bytes", "log.batch.max.expanded.bytes", ConfigLong, "67108864", longIn(1<<10, 1<<31-1), "The most bytes that a compressed batch may expand to; more is refused."},
+	{"cleanup.policy", "log.cleanup.policy", ConfigList, "delete", listOf("delete", "compact"), "What happens to old records: delete by age and size, or compact to the last of each key. Records without a key are refused where it says compact."},
+	{"compression.type", "compression.type", ConfigString, "producer", oneOf("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"), "The codec of batches that the server builds itself, from HTTP and WebSocket; producer means none. A Kafka client's batch is stored as it came."},
+	{"delete.retention.ms", "log.cleaner.delete.retention.ms", ConfigLong, "86400000", longIn(0, math.MaxInt64), "How long a tombstone stays readable after compaction first met it."},
+	{"file.delete.delay.ms", "log.segment.delete.delay.ms", ConfigLong, "60000", longIn(0, math.MaxInt64), "Kept for clients that set it; removed segments stay readable for the reads that hold them, however long."},
+	{"flush.messages", "log.flush.interval.messages", ConfigLong, "1", longIn(1, math.MaxInt64), "1 is fsync mode: acks=all means on disk. More is page-cache mode: records are flushed after so many, 16 MiB or one second."},
+	{"flush.ms", "log.flush.interval.ms", ConfigLong, "9223372036854775807", longIn(0, math.MaxInt64), "In page-cache mode, the longest that a record waits for a flush; never more than one second."},
+	{"index.interval.bytes", "log.index.interval.bytes", ConfigInt, "4096", longIn(0, math.MaxInt32), "The bytes of log for each index entry."},
+	{"leat.validate", "log.leat.validate", ConfigString, "full", oneOf("full", "header"), "full checks every record of a batch before it is stored; header only the batch's header and checksum."},
+	{"max.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms", ConfigLong, "9223372036854775807", longIn(1, math.MaxInt64), "The longest that a record stays out of compaction."},
+	{"max.message.bytes", "message.max.bytes", ConfigInt, "1048588", longIn(1, math.MaxInt32), "The largest batch that is taken, in bytes as it is sent."},
+	{"message.timestamp.after.max.ms", "log.message.timestamp.after.max.ms", ConfigLong, "3600000", longIn(0, math.MaxInt64), "How far a record's time may be ahead of the server's clock."},
+	{"message.timestamp.before.max.ms", "log.message.timestamp.before.max.ms", ConfigLong, "9223372036854775807", longIn(0, math.MaxInt64), "How far a record's time may be behind the server's clock."},
+	{"message.timestamp.type", "log.message.timestamp.type", ConfigString, "CreateTime", oneOf("CreateTime", "LogAppendTime"), "Whose clock a record's time comes from: the producer's or the server's."},
+	{"min.cleanable.dirty.ratio", "log.cleaner.min.cleanable.ratio", ConfigDouble, "0.5", ratio, "The share of uncompacted bytes at which compaction starts."},
+	{"min.compaction.lag.ms", "log.cleaner.min.compaction.lag.ms", ConfigLong, "0", longIn(0, math.MaxInt64), "How long a record is safe from compaction."},
+	{"min.insync.replicas", "min.insync.replicas", ConfigInt, "1", longIn(1, math.MaxInt32), "The replicas that must be in sync for acks=all to be taken. Where nobody sets it: 2 with three replicas or more, else 1."},
+	{"preallocate", "log.preallocate", ConfigBool, "false", oneOf("true", "false"), "Kept for clients that set it; Leat preallocates by what a log appended lately."},
+	{"retention.bytes", "log.retention.bytes", ConfigLong, "-1", longIn(-1, math.MaxInt64), "The size of a partition above which old segments are deleted; -1 is no limit."},
+	{"retention.ms", "log.retention.ms", ConfigLong, "604800000", longIn(-1, math.MaxInt64), "The age above which segments are deleted; -1 is no limit."},
+	{"segment.bytes", "log.segment.bytes", ConfigInt, "1073741824", longIn(1<<10, math.MaxInt32), "The size at which a segment is closed."},
+	{"segment.index.bytes", "log.index.size.max.bytes", ConfigInt, "10485760", longIn(4, math.MaxInt32), "The size of an index at which the segment is closed."},
+	{"segment.jitter.ms", "log.roll.jitter.ms", ConfigLong, "0", longIn(0, math.MaxInt64), "Kept for clients that set it."},
+	{"segment.ms", "log.roll.ms", ConfigLong, "604800000", longIn(1, math.MaxInt64), "The age at which a segment is closed, also without traffic."},
+	{"unclean.leader.election.enable", "unclean.leader.election.enable", ConfigBool, "false", oneOf("true", "false"), "Whether a replica out of sync may lead when no other is left."},
+
+	{"", "auto.create.topics.enable", ConfigBool, "true", oneOf("true", "false"), "Whether a topic is made when a client first names it."},
+	{"", "default.replication.factor", ConfigInt, "1", longIn(1, math.MaxInt16), "The replicas of a topic whose maker does not say."},
+	{"", "num.partitions", ConfigInt, "4", longIn(1, 100_000), "The partitions of a topic whose maker does not say."},
+	{"", "producer.id.expiration.ms", ConfigLong, "86400000", longIn(1, math.MaxInt64), "How long an idle idempotent producer is remembered."},
+}
+
+func longIn(low, high int64) func(string) error {
+	return func(v string) error {
+		n, err := strconv.ParseInt(v, 10, 64)
+		if err != nil || n < low || n > high {
+			return fmt.Errorf("%q is not a whole number from %d to %d", v, low, high)
+		}
+		return nil
+	}
+}
+
+func ratio(v string) error {
+	if f, err := strconv.ParseFloat(v, 64); err != nil || !(f >= 0 && f <= 1) {
+		return fmt.Errorf("%q is not a number from 0 to 1", v)
+	}
+	return nil
+}
+
+func oneOf(values ...string) func(string) error {
+	return func(v string) error {
+		if !slices.Contains(values, v) {
+			return fmt.Errorf("%q is none of %s", v, strings.Join(values, ", "))
+		}
+		return nil
+	}
+}
+
+func listOf(values ...string) func(string) error {
+	return func(v string) error {
+		for part := range strings.SplitSeq(v, ",") {
+			if err := oneOf(values...)(strings.TrimSpace(part)); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+}
+
+func topicConfig(name string) *configDef {
+	return findConfig(func(d *configDef) bool { return d.topic == name })
+}
+
+// serverConfig finds a config of the server. The topic's name of a config is
+// taken too: it sets the default of all topics.
+func serverConfig(name string) *configDef {
+	return findConfig(func(d *configDef) bool { return d.server == name || d.topic == name })
+}
+
+func findConfig(is func(*configDef) bool) *configDef {
+	for i := range configs {
+		if is(&configs[i]) {
+			return &configs[i]
+		}
+	}
+	return nil
+}
+
+// checkTopicConfigs refuses names that topics do not have and values that they
+// do not take.
+func checkTopicConfigs(values map[string]string) error {
+	for name, v := range values {
+		d := topicConfig(name)
+		if name == "" || d == nil {
+			return fmt.Errorf("%w: unknown topic config %q", ErrInvalidConfig, name)
+		}
+		if err := d.check(v); err != nil {
+			return fmt.Errorf("%w: %s: %w", ErrInvalidConfig, name, err)
+		}
+	}
+	return nil
+}
+
+// serverConfigs holds what the operator set, by server name.
+type serverConfigs map[string]string
+
+func newServerConfigs(set map[string]string) (serverConfigs, error) {
+	out := serverConfigs{}
+	for name, v := range set {
+		d := serverConfig(name)
+		if name == "" || d == nil {
+			return nil, fmt.Errorf("%w: unknown config %q", ErrInvalidConfig, name)
+		}
+		if err := d.check(v); err != nil {
+			return nil, fmt.Errorf("%w: %s: %w", ErrInvalidConfig, name, err)
+		}
+		if _, twice := out[d.server]; twice {
+			return nil, fmt.Errorf("%w: %s is set twice, by its two names", ErrInvalidConfig, d.server)
+		}
+		out[d.server] = v
+	}
+	return out, nil
+}
+
+// value is a server config in force.
+func (s serverConfigs) value(name string) string {
+	if v, ok := s[name]; ok {
+		return v
+	}
+	return serverConfig(name).value
+}
+
+func (s serverConfigs) number(name string) int64 { return number(s.value(name)) }
+
+// number reads a value that its check let through.
+func number(v string) int64 {
+	n, _ := strconv.ParseInt(v, 10, 64)
+	return n
+}
+
+// entry is a topic's config in force, given what was set for the topic.
+func (s serverConfigs) entry(d *configDef, set map[string]string) ConfigEntry {
+	e := ConfigEntry{Name: d.topic, Value: d.value, Source: SourceDefault, Type: d.kind, Doc: d.doc}
+	if v, ok := s[d.server]; ok {
+		e.Value, e.Source = v, SourceServer
+	}
+	if v, ok := set[d.topic]; ok {
+		e.Value, e.Source = v, SourceTopic
+	}
+	return e
+}
+
+// entries lists all of a topic's configs by name.
+func (s serverConfigs) entries(set map[string]string) []ConfigEntry {
+	var out []ConfigEntry
+	for i := range configs {
+		if configs[i].topic != "" {
+			out = append(out, s.entry(&configs[i], set))
+		}
+	}
+	slices.SortFunc(out, func(a, b ConfigEntry) int { return strings.Compare(a.Name, b.Name) })
+	return out
+}

@@ -1,0 +1,30 @@
+// Package broker is the domain: topics, partitions, produce, fetch, offsets and
+// configs of one node, with the data directory that it owns. It knows no
+// protocol and no HTTP; the doors in api translate to and from it.
+//
+// Every method that does something for a client takes the client's
+// auth.Principal and asks the authorizer, here and only here.
+//
+// # A produce
+//
+// Produce appends every batch, in order, before it returns: the log has the
+// bytes in the page cache then. Produced.Wait waits as the acks ask: not at
+// all, not at all, or until the high watermark is past the last record. The
+// watermark follows the durable ends of the replicas in sync, or their log ends
+// for a topic whose flush.messages is off.
+//
+// # A fetch
+//
+// Fetch reads every partition once. If that is less than asked it parks one
+// waiter on all of them, and reads again when a watermark passes the fetch
+// offset, until there is enough or the wait is over. Nothing is copied: results
+// are sections of segment files, which the caller must release.
+//
+// # Lock order
+//
+// Broker.mu, then partition.mu. No lock is held over disk, network or a
+// channel. Topic changes are serialised by one token (Broker.admin), which may
+// be held over disk.
+//
+// The doors and main may import it.
+package broker

@@ -1,0 +1,60 @@
+package broker
+
+import (
+	"errors"
+	"leat/replication/controller"
+	"leat/storage"
+	"leat/storage/record"
+)
+
+// Errors of the domain. The doors translate them by the table in api/errors.go
+// and by nothing else. Compare with errors.Is; the text of the error that
+// wraps one of these says what was wrong and is fit for a client.
+var (
+	ErrUnknownTopicID          = errors.New("unknown topic id")
+	ErrUnknownPartition        = errors.New("unknown partition")
+	ErrInvalidTopic            = errors.New("invalid topic name")
+	ErrInvalidPartition        = errors.New("invalid partition")
+	ErrInvalidConfig           = errors.New("invalid config")
+	ErrInvalidRequest          = errors.New("invalid request")
+	ErrInvalidAcks             = errors.New("invalid required acks")
+	ErrNotEnoughReplicas       = errors.New("not enough in-sync replicas")
+	ErrNotEnoughReplicasAfter  = errors.New("not enough in-sync replicas after the append")
+	ErrNotLeader               = errors.New("not the leader of the partition")
+	ErrFencedEpoch             = errors.New("fenced leader epoch")
+	ErrUnknownEpoch            = errors.New("unknown leader epoch")
+	ErrTimedOut                = errors.New("timed out waiting for acknowledgement")
+	ErrTopicAuthorization      = errors.New("topic authorization failed")
+	ErrClusterAuthorization    = errors.New("cluster authorization failed")
+	ErrUnsupportedForTimestamp = errors.New("timestamp type not supported")
+	ErrShuttingDown            = errors.New("server is shutting down")
+	ErrDamaged                 = errors.New("partition is damaged")
+)
+
+// Errors that come up from the log, the batch format and the metadata,
+// re-exported so that the doors need broker alone.
+var (
+	ErrUnknownTopic             = controller.ErrUnknownTopic
+	ErrTopicExists              = controller.ErrTopicExists
+	ErrInvalidPartitions        = controller.ErrInvalidPartitions
+	ErrInvalidReplicationFactor = controller.ErrInvalidReplicationFactor
+	ErrInvalidAssignment        = controller.ErrInvalidAssignment
+	ErrNoProducerIDs            = controller.ErrNoProducerIDs
+
+	ErrOffsetOutOfRange   = storage.ErrOffsetOutOfRange
+	ErrBatchTooLarge      = storage.ErrTooLarge
+	ErrOutOfOrderSequence = storage.ErrOutOfOrderSequence
+	ErrProducerEpoch      = storage.ErrProducerEpoch
+	ErrStorageFailed      = storage.ErrFailed
+	ErrStorageFull        = storage.ErrFull
+	ErrLogClosed          = storage.ErrClosed
+	ErrCorruptBatch       = record.ErrCorrupt
+	ErrInvalidRecord      = record.ErrInvalid
+	ErrExpandsTooLarge    = record.ErrTooLarge
+	ErrUnsupportedCodec   = record.ErrUnsupportedCodec
+	ErrTimestamp          = record.ErrTimestamp
+)
+
+// OffsetError says which offset was asked for and what there is. It unwraps to
+// ErrOffsetOutOfRange.
+type OffsetError = storage.OffsetError

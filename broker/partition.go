@@ -1,0 +1,186 @@
+package broker
+
+import (
+	"context"
+	"fmt"
+	"leat/replication"
+	"leat/replication/controller"
+	"leat/storage"
+	"leat/storage/record"
+	"sync"
+	"sync/atomic"
+)
+
+// partition is this node's replica of one partition: its log, how far it is
+// committed, and who waits for more.
+type partition struct {
+	id    storage.ID
+	topic string
+	self  int32
+	log   *storage.Log
+	// hw mirrors mu.progress for readers without the lock.
+	hw atomic.Int64
+	// turn counts the record sets of the topic, on its partition 0: records
+	// without a key go to another partition with each set.
+	turn atomic.Uint32
+	mu   struct {
+		sync.Mutex
+		meta     controller.Partition
+		settings settings
+		progress *replication.Progress
+		waiters  waiters
+		// gone is why the partition serves no more, or nil.
+		gone error
+	}
+}
+
+// newPartition starts to lead an opened log. What the log held when it opened
+// is committed: on a node that stands alone its durable end is the watermark.
+func newPartition(id storage.ID, topic string, self int32, l *storage.Log, meta controller.Partition, s settings) *partition {
+	p := &partition{id: id, topic: topic, self: self, log: l}
+	p.mu.meta, p.mu.settings = meta, s
+	p.mu.progress = replication.NewProgress(meta.ISR, l.Offsets().Durable)
+	p.hw.Store(p.mu.progress.HighWatermark())
+	return p
+}
+
+// append gives a batch its place in the log, patching its bytes. The bytes are
+// in the page cache when it returns.
+func (p *partition) append(b record.Batch, acks Acks, trusted bool) (storage.Appended, error) {
+	p.mu.Lock()
+	epoch, gone := p.mu.meta.LeaderEpoch, p.mu.gone
+	inSync, required := p.mu.progress.InSync(), p.mu.settings.minInSync(len(p.mu.meta.Replicas))
+	cached := !p.mu.settings.durable
+	p.mu.Unlock()
+	switch {
+	case gone != nil:
+		return storage.Appended{}, gone
+	case acks == AcksAll && inSync < required:
+		return storage.Appended{}, fmt.Errorf("%w: %d in sync, min.insync.replicas is %d", ErrNotEnoughReplicas, inSync, required)
+	}
+	a, err := p.log.Append(storage.Append{Batch: b, Epoch: epoch, Trusted: trusted})
+	if err == nil && cached {
+		p.advance()
+	}
+	return a, err
+}
+
+// advance acknowledges what this replica's log holds and wakes whom it
+// concerns.
+func (p *partition) advance() {
+	o := p.log.Offsets()
+	p.mu.Lock()
+	end := o.Durable
+	if !p.mu.settings.durable {
+		end = o.End
+	}
+	var woken []*waiter
+	if p.mu.progress.Ack(p.self, end) {
+		hw := p.mu.progress.HighWatermark()
+		p.hw.Store(hw)
+		woken = p.mu.waiters.reached(hw)
+	}
+	p.mu.Unlock()
+	for _, w := range woken {
+		w.wake()
+	}
+}
+
+// park tells w once when the watermark is at least target; it tells it at once
+// if that is so already or the partition is gone.
+func (p *partition) park(w *waiter, target int64) *place {
+	p.mu.Lock()
+	if p.mu.gone == nil && p.hw.Load() < target {
+		defer p.mu.Unlock()
+		return p.mu.waiters.add(w, target)
+	}
+	p.mu.Unlock()
+	w.wake()
+	return nil
+}
+
+func (p *partition) unpark(pl *place) {
+	if pl == nil {
+		return
+	}
+	p.mu.Lock()
+	p.mu.waiters.remove(pl)
+	p.mu.Unlock()
+}
+
+// await returns when the watermark is at least target, ctx ends, or the
+// partition is gone. The error is ctx's cause or why it is gone.
+func (p *partition) await(ctx context.Context, target int64) error {
+	if p.hw.Load() >= target {
+		return nil
+	}
+	w := newWaiter()
+	pl := p.park(w, target)
+	defer p.unpark(pl)
+	select {
+	case <-w.woken:
+		if p.hw.Load() >= target {
+			return nil
+		}
+		return p.err()
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// err is why the partition serves no more, or nil.
+func (p *partition) err() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.mu.gone
+}
+
+// end stops the partition and wakes all who wait for it. The log is the
+// caller's to close or remove.
+func (p *partition) end(why error) {
+	p.mu.Lock()
+	p.mu.gone = why
+	var woken []*waiter
+	for len(p.mu.waiters) > 0 {
+		woken = append(woken, p.mu.waiters[0].w)
+		p.mu.waiters.remove(p.mu.waiters[0])
+	}
+	p.mu.Unlock()
+	for _, w := range woken {
+		w.wake()
+	}
+}
+
+// configure puts new settings into force.
+func (p *partition) configure(s settings) {
+	p.mu.Lock()
+	p.mu.settings = s
+	p.mu.Unlock()
+	p.log.SetConfig(s.log)
+	// A topic that left fsync mode commits what is in the page cache at once.
+	p.advance()
+}
+
+// epochCheck compares the leader epoch that a client knows with ours (KIP-320);
+// -1 asks for no check.
+func (p *partition) epochCheck(epoch int32) error {
+	p.mu.Lock()
+	ours, gone := p.mu.meta.LeaderEpoch, p.mu.gone
+	p.mu.Unlock()
+	switch {
+	case gone != nil:
+		return gone
+	case epoch < 0 || epoch == ours:
+		return nil
+	case epoch < ours:
+		return fmt.Errorf("%w: %d, the leader is at %d", ErrFencedEpoch, epoch, ours)
+	default:
+		return fmt.Errorf("%w: %d, the leader is at %d", ErrUnknownEpoch, epoch, ours)
+	}
+}
+
+func (p *partition) leaderEpoch() int32 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.mu.meta.LeaderEpoch
+}

@@ -1,0 +1,48 @@
+package broker
+
+import (
+	"context"
+	"leat/auth"
+	"leat/replication/controller"
+)
+
+// producerIDBlock is how many producer ids are taken from the metadata at a
+// time; a restart gives up what is left of a block.
+const producerIDBlock = 1000
+
+// producerIDs hands out producer ids. Its token lets one caller at a time take
+// a block.
+type producerIDs struct {
+	turn       chan struct{}
+	next, last int64 // [next, last) are free
+}
+
+// InitProducerID gives an idempotent producer an id that nobody else ever gets
+// (KIP-98).
+func (b *Broker) InitProducerID(ctx context.Context, p auth.Principal) (id int64, epoch int16, err error) {
+	cluster := auth.Resource{Type: auth.Cluster, Name: auth.ClusterName}
+	if !b.opts.Authorizer.Allowed(p, auth.IdempotentWrite, cluster) {
+		return -1, -1, ErrClusterAuthorization
+	}
+	select {
+	case <-b.ids.turn:
+	case <-b.done.Done():
+		return -1, -1, ErrShuttingDown
+	case <-ctx.Done():
+		return -1, -1, context.Cause(ctx)
+	}
+	defer func() { b.ids.turn <- struct{}{} }()
+	if b.ids.next == b.ids.last {
+		reply, err := b.proposer.Propose(ctx, &controller.AllocateProducerIDs{Count: producerIDBlock})
+		if err == nil {
+			err = reply.Errs[0]
+		}
+		if err != nil {
+			return -1, -1, err
+		}
+		b.ids.next, b.ids.last = reply.First, reply.First+producerIDBlock
+	}
+	id = b.ids.next
+	b.ids.next++
+	return id, 0, nil
+}

@@ -1,0 +1,82 @@
+package broker
+
+import (
+	"leat/storage"
+	"leat/storage/record"
+	"math"
+	"strings"
+	"time"
+)
+
+// settings is what a topic's configs mean to a partition, resolved once for
+// each change.
+type settings struct {
+	log storage.Config
+	// durable is fsync mode: a record is committed when it is on disk.
+	durable bool
+	// minISR is min.insync.replicas, 0 where nobody set it.
+	minISR int
+	// codec is that of the batches that the server builds.
+	codec record.Codec
+}
+
+// minInSync is min.insync.replicas for a partition of so many replicas.
+func (s settings) minInSync(replicas int) int {
+	switch {
+	case s.minISR > 0:
+		return s.minISR
+	case replicas >= 3:
+		return 2
+	default:
+		return 1
+	}
+}
+
+// settings resolves the configs of a topic.
+func (s serverConfigs) settings(set map[string]string) settings {
+	get := func(name string) ConfigEntry { return s.entry(topicConfig(name), set) }
+	num := func(name string) int64 { return number(get(name).Value) }
+	out := settings{
+		log: storage.Config{
+			SegmentBytes:       num("segment.bytes"),
+			SegmentAge:         millis(num("segment.ms")),
+			SegmentIndexBytes:  int(num("segment.index.bytes")),
+			FlushMessages:      num("flush.messages"),
+			FlushInterval:      millis(num("flush.ms")),
+			MaxBatchBytes:      int(num("max.message.bytes")),
+			MaxExpandedBytes:   num("batch.max.expanded.bytes"),
+			LogAppendTime:      get("message.timestamp.type").Value == "LogAppendTime",
+			TimestampBefore:    max(millis(num("message.timestamp.before.max.ms")), 1),
+			TimestampAfter:     max(millis(num("message.timestamp.after.max.ms")), 1),
+			RequireKeys:        strings.Contains(get("cleanup.policy").Value, "compact"),
+			HeaderOnly:         get("leat.validate").Value == "header",
+			ProducerExpiration: millis(s.number("producer.id.expiration.ms")),
+		},
+	}
+	// The log picks an interval by the segment's size when nobody asks for one.
+	if e := get("index.interval.bytes"); !e.Default() {
+		out.log.IndexInterval = int(number(e.Value))
+	}
+	out.durable = out.log.FlushMessages == 1
+	if e := get("min.insync.replicas"); !e.Default() {
+		out.minISR = int(number(e.Value))
+	}
+	out.codec, _ = record.ParseCodec(codecName(get("compression.type").Value))
+	return out
+}
+
+// codecName maps compression.type to the codec of batches built here.
+func codecName(v string) string {
+	if v == "producer" || v == "uncompressed" {
+		return "none"
+	}
+	return v
+}
+
+// millis is a duration of n milliseconds, as long as a Duration can be.
+func millis(n int64) time.Duration {
+	if n > math.MaxInt64/int64(time.Millisecond) {
+		return math.MaxInt64
+	}
+	return time.Duration(n) * time.Millisecond
+}

@@ -1,0 +1,160 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"leat/api/rest"
+	"leat/auth"
+	"log/slog"
+	"net"
+	"os"
+	"strconv"
+
+	"github.com/alecthomas/kong"
+	"go.yaml.in/yaml/v3"
+)
+
+// serveConfig is what `leat serve` is told, by flags, LEAT_… variables or a
+// YAML file with the flags' names; flags win over variables, variables over the
+// file.
+type serveConfig struct {
+	Config kong.ConfigFlag `help:"Read settings from a YAML file with the names of these flags." placeholder:"FILE" type:"path"`
+
+	DataDir        string            `help:"Directory that holds everything the server keeps." default:"./leat-data" type:"path"`
+	HTTPAddr       string            `name:"http-addr" help:"Address of the HTTP API." default:"127.0.0.1:8080"`
+	KafkaAddr      string            `help:"Address of the Kafka protocol." default:"127.0.0.1:9092"`
+	KafkaAdvertise string            `help:"Address that Kafka clients are told; by default the one that is bound." placeholder:"HOST:PORT"`
+	OpsAddr        string            `help:"Address of /metrics, /debug/pprof and health." default:"127.0.0.1:9644"`
+	Set            map[string]string `help:"Set a Kafka broker config; repeatable." placeholder:"KEY=VALUE" mapsep:"none"`
+	AllowOrigin    []string          `help:"Web origin that may call the HTTP API from a browser; repeatable." placeholder:"ORIGIN" sep:"none"`
+	MaxRequest     int64             `name:"max-request-bytes" help:"Largest HTTP request body, after decompression." default:"16777216"`
+	Insecure       bool              `help:"Allow addresses outside loopback although authentication is off."`
+	ReadyFile      string            `help:"Write the bound addresses to this file, as JSON, once the server is ready." placeholder:"FILE" type:"path"`
+	LogLevel       slog.Level        `help:"Least important message to log: debug, info, warn, error." default:"info"`
+	LogFormat      string            `help:"Form of the log on stderr: text or json." enum:"text,json" default:"text"`
+}
+
+// validate enforces the rules that no single flag can check.
+func (c *serveConfig) validate() error {
+	for _, bound := range c.listeners() {
+		if err := auth.CheckBind(bound.flag, bound.addr, c.Insecure); err != nil {
+			return err
+		}
+	}
+	if c.KafkaAdvertise != "" {
+		if _, _, err := splitAddr(c.KafkaAdvertise); err != nil {
+			return fmt.Errorf("--kafka-advertise: %w", err)
+		}
+	}
+	for _, origin := range c.AllowOrigin {
+		if err := rest.CheckOrigin(origin); err != nil {
+			return fmt.Errorf("--allow-origin: %w", err)
+		}
+	}
+	if c.MaxRequest < 1 {
+		return fmt.Errorf("--max-request-bytes %d: must be at least 1", c.MaxRequest)
+	}
+	return nil
+}
+
+// listener is one address to bind and the flag it came from.
+type listener struct{ flag, addr string }
+
+func (c *serveConfig) listeners() []listener {
+	return []listener{{"--http-addr", c.HTTPAddr}, {"--kafka-addr", c.KafkaAddr}, {"--ops-addr", c.OpsAddr}}
+}
+
+// advertised is the address that Kafka clients are told, given the bound one.
+func (c *serveConfig) advertised(bound net.Addr) (host string, port int32, err error) {
+	addr := c.KafkaAdvertise
+	if addr == "" {
+		addr = bound.String()
+		// Nobody can dial "every interface"; the machine's name is the best guess.
+		if tcp, ok := bound.(*net.TCPAddr); ok && tcp.IP.IsUnspecified() {
+			name, err := os.Hostname()
+			if err != nil {
+				return "", 0, fmt.Errorf("--kafka-advertise is needed: %w", err)
+			}
+			addr = net.JoinHostPort(name, strconv.Itoa(tcp.Port))
+		}
+	}
+	return splitAddr(addr)
+}
+
+func splitAddr(addr string) (host string, port int32, err error) {
+	host, digits, err := net.SplitHostPort(addr)
+	if err != nil {
+		return "", 0, err
+	}
+	n, err := strconv.ParseUint(digits, 10, 16)
+	if err != nil || host == "" || n == 0 {
+		return "", 0, fmt.Errorf("%q is not HOST:PORT", addr)
+	}
+	return host, int32(n), nil
+}
+
+func (c *serveConfig) logger(w io.Writer) *slog.Logger {
+	opts := &slog.HandlerOptions{Level: c.LogLevel}
+	if c.LogFormat == "json" {
+		return slog.New(slog.NewJSONHandler(w, opts))
+	}
+	return slog.New(slog.NewTextHandler(w, opts))
+}
+
+// yamlFile gives kong the values of a YAML file: a flat map with the flags'
+// names, and the broker configs of --set under "config".
+type yamlFile map[string]any
+
+func loadYAML(r io.Reader) (kong.Resolver, error) {
+	f := yamlFile{}
+	if err := yaml.NewDecoder(r).Decode(&f); err != nil && !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	return f, nil
+}
+
+func yamlName(flag string) string {
+	if flag == "set" {
+		return "config"
+	}
+	return flag
+}
+
+// Validate refuses names that are no flag of the server, so that a typo does
+// not pass for a default.
+func (f yamlFile) Validate(app *kong.Application) error {
+	known := map[string]bool{}
+	for _, n := range app.Children {
+		if n.Name == "serve" {
+			for _, flag := range n.Flags {
+				known[yamlName(flag.Name)] = true
+			}
+		}
+	}
+	delete(known, "help")
+	for name := range f {
+		if !known[name] {
+			return fmt.Errorf("unknown setting %q", name)
+		}
+	}
+	return nil
+}
+
+// Resolve finds the value of a flag.
+func (f yamlFile) Resolve(_ *kong.Context, _ *kong.Path, flag *kong.Flag) (any, error) {
+	v, ok := f[yamlName(flag.Name)]
+	if !ok {
+		return nil, nil
+	}
+	switch v := v.(type) {
+	case yamlFile: // yaml makes nested maps of the outer type
+		out := map[string]any{}
+		for k, e := range v {
+			out[k] = fmt.Sprint(e)
+		}
+		return out, nil
+	default:
+		return v, nil
+	}
+}

@@ -1,0 +1,305 @@
+// Command leat is an event-streaming platform in one binary: a partitioned,
+// append-only log with doors for HTTP and for the Kafka protocol, and the
+// command line client. This file only wires: it opens the parts in order, waits,
+// and closes them in reverse.
+package main
+
+import (
+	"context"
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"leat/api/cli"
+	"leat/api/kafka"
+	"leat/api/rest"
+	"leat/broker"
+	"leat/storage"
+	"leat/storage/meta"
+	"leat/web"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/pprof"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/alecthomas/kong"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// version is set by the build.
+var version = "dev"
+
+//go:embed openapi.yaml
+var openapi []byte
+
+// The exit codes beside 0, from sysexits.h where it has one.
+const (
+	exitFailure = 1
+	exitUsage   = 2
+	exitIO      = 74 // EX_IOERR: the data directory failed under us
+	exitBusy    = 75 // EX_TEMPFAIL: another process has the data directory
+	exitDamaged = 78 // EX_CONFIG: the data directory is damaged or not ours
+)
+
+// drainTime bounds how long a stop waits for requests under way.
+const drainTime = 10 * time.Second
+
+// commands is the command line.
+type commands struct {
+	Serve serveConfig `cmd:"" help:"Run the server."`
+	cli.Commands
+}
+
+func main() {
+	os.Exit(run(os.Args[1:], cli.IO{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}))
+}
+
+// run is the whole program; it returns the exit code.
+func run(args []string, stdio cli.IO) int {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	var cmds commands
+	exited := -1
+	parser, err := kong.New(&cmds, kong.Name("leat"), kong.DefaultEnvars("LEAT"), kong.UsageOnError(),
+		kong.Description("Event streaming in one binary. Data on stdout, words on stderr."),
+		kong.Configuration(loadYAML), kong.Vars{"version": version}, kong.Writers(stdio.Out, stdio.Err),
+		kong.Exit(func(code int) { exited = code }), kong.BindTo(ctx, (*context.Context)(nil)), kong.Bind(stdio))
+	if err != nil {
+		return complain(stdio, err, exitFailure)
+	}
+	k, err := parser.Parse(args)
+	if exited >= 0 { // --help
+		return exited
+	}
+	if err != nil {
+		return complain(stdio, err, exitUsage)
+	}
+	if err := k.Run(); err != nil {
+		return complain(stdio, err, exitCode(err))
+	}
+	return 0
+}
+
+func complain(stdio cli.IO, err error, code int) int {
+	_, _ = fmt.Fprintln(stdio.Err, "leat:", err)
+	return code
+}
+
+func exitCode(err error) int {
+	var damaged *storage.DamagedError
+	var corrupt *meta.CorruptError
+	switch {
+	case errors.Is(err, storage.ErrBusy):
+		return exitBusy
+	case errors.As(err, &damaged), errors.As(err, &corrupt):
+		return exitDamaged
+	case errors.Is(err, errDisk):
+		return exitIO
+	case errors.Is(err, errConfig):
+		return exitUsage
+	default:
+		return cli.ExitCode(err)
+	}
+}
+
+var (
+	errDisk   = errors.New("data directory failed")
+	errConfig = errors.New("bad configuration")
+)
+
+// Run is `leat serve`.
+func (c *serveConfig) Run(ctx context.Context, stdio cli.IO) error {
+	if err := c.validate(); err != nil {
+		return fmt.Errorf("%w: %w", errConfig, err)
+	}
+	s := server{config: c, log: c.logger(stdio.Err), failed: make(chan error, 1)}
+	if err := s.open(ctx); err != nil {
+		return errors.Join(err, s.close())
+	}
+	err := s.wait(ctx)
+	return errors.Join(err, s.close())
+}
+
+// server is the parts of a running server, in the order in which they open.
+type server struct {
+	config           *serveConfig
+	log              *slog.Logger
+	http, kafka, ops net.Listener
+	broker           *broker.Broker
+	kafkaDoor        *kafka.Server
+	restDoor         *rest.Server
+	opsDoor          *http.Server
+	running          sync.WaitGroup
+	failed           chan error // the first failure that ends the server
+}
+
+func (s *server) open(ctx context.Context) error {
+	begun := time.Now()
+	if err := s.listen(ctx); err != nil {
+		return err
+	}
+	host, port, err := s.config.advertised(s.kafka.Addr())
+	if err != nil {
+		return fmt.Errorf("%w: %w", errConfig, err)
+	}
+	metrics := prometheus.NewRegistry()
+	metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	s.broker, err = broker.Open(ctx, broker.Options{
+		Path: s.config.DataDir, Host: host, Port: port, Configs: s.config.Set,
+		Logger: s.log, Registerer: metrics, OnFailure: func(err error) { s.fail(fmt.Errorf("%w: %w", errDisk, err)) },
+	})
+	if errors.Is(err, broker.ErrInvalidConfig) {
+		return fmt.Errorf("%w: --set: %w", errConfig, err)
+	}
+	if err != nil {
+		return err
+	}
+	s.kafkaDoor = kafka.New(kafka.Options{Broker: s.broker, Logger: s.log, Registerer: metrics})
+	s.restDoor = rest.New(rest.Options{
+		Broker: s.broker, Logger: s.log, Registerer: metrics, MaxRequestBytes: s.config.MaxRequest,
+		AllowOrigins: s.config.AllowOrigin, OpenAPI: openapi, Web: web.Handler(), Ready: s.broker.Ready,
+	})
+	s.opsDoor = &http.Server{Handler: s.opsHandler(metrics), ReadHeaderTimeout: 5 * time.Second}
+	s.start(ctx)
+	if err := s.announce(); err != nil {
+		return err
+	}
+	s.log.Info("ready", slog.String("http", s.http.Addr().String()), slog.String("kafka", s.kafka.Addr().String()),
+		slog.String("ops", s.ops.Addr().String()), slog.String("data_dir", s.config.DataDir),
+		slog.String("cluster_id", s.broker.ClusterID()), slog.Int("node_id", int(s.broker.NodeID())),
+		slog.String("version", version), slog.Duration("took", time.Since(begun)))
+	return nil
+}
+
+// listen binds every address before anything else happens, so that a busy port
+// leaves no trace on disk.
+func (s *server) listen(ctx context.Context) error {
+	var lc net.ListenConfig
+	for i, slot := range []*net.Listener{&s.http, &s.kafka, &s.ops} {
+		bind := s.config.listeners()[i]
+		l, err := lc.Listen(ctx, "tcp", bind.addr)
+		if errors.Is(err, syscall.EADDRINUSE) {
+			return fmt.Errorf("%s %s: the port is in use by another process", bind.flag, bind.addr)
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", bind.flag, err)
+		}
+		*slot = l
+	}
+	return nil
+}
+
+// start serves every listener until close.
+func (s *server) start(ctx context.Context) {
+	serve := context.WithoutCancel(ctx)
+	s.running.Go(func() { s.fail(s.kafkaDoor.Serve(serve, s.kafka)) })
+	s.running.Go(func() { s.fail(s.restDoor.Serve(serve, s.http)) })
+	s.running.Go(func() {
+		if err := s.opsDoor.Serve(s.ops); !errors.Is(err, http.ErrServerClosed) {
+			s.fail(err)
+		}
+	})
+}
+
+// fail ends the server with err; only the first counts.
+func (s *server) fail(err error) {
+	if err == nil {
+		return
+	}
+	select {
+	case s.failed <- err:
+	default:
+	}
+}
+
+func (s *server) wait(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		s.log.Info("stopping")
+		return nil
+	case err := <-s.failed:
+		s.log.Error("stopping", slog.Any("err", err))
+		return err
+	}
+}
+
+// close is open in reverse.
+func (s *server) close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), drainTime)
+	defer cancel()
+	var errs []error
+	if s.restDoor != nil {
+		var doors sync.WaitGroup
+		var httpErr, kafkaErr error
+		doors.Go(func() { httpErr = s.restDoor.Shutdown(ctx) })
+		doors.Go(func() { kafkaErr = s.kafkaDoor.Shutdown(ctx) })
+		doors.Wait()
+		errs = append(errs, httpErr, kafkaErr)
+	}
+	if s.broker != nil {
+		errs = append(errs, s.broker.Close())
+	}
+	if s.opsDoor != nil {
+		errs = append(errs, s.opsDoor.Close())
+	}
+	for _, l := range []net.Listener{s.http, s.kafka, s.ops} {
+		if l != nil {
+			// The doors close their listeners; this is for those not yet served.
+			_ = l.Close()
+		}
+	}
+	s.running.Wait()
+	return errors.Join(errs...)
+}
+
+// opsHandler is the operators' door.
+func (s *server) opsHandler(metrics *prometheus.Registry) http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}))
+	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
+	mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)
+	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
+	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok\n") })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+		if err := s.broker.Ready(); err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			return
+		}
+		_, _ = io.WriteString(w, "ready\n")
+	})
+	return mux
+}
+
+// announce writes the ready file, whole or not at all.
+func (s *server) announce() error {
+	name := s.config.ReadyFile
+	if name == "" {
+		return nil
+	}
+	body, err := json.Marshal(map[string]any{
+		"http": s.http.Addr().String(), "kafka": s.kafka.Addr().String(), "ops": s.ops.Addr().String(), "peer": nil,
+		"node_id": s.broker.NodeID(), "cluster_id": s.broker.ClusterID(), "pid": os.Getpid(),
+	})
+	if err != nil {
+		return err
+	}
+	tmp := filepath.Join(filepath.Dir(name), "."+filepath.Base(name)+".tmp")
+	if err := os.WriteFile(tmp, append(body, '\n'), 0o644); err != nil {
+		return fmt.Errorf("--ready-file: %w", err)
+	}
+	if err := os.Rename(tmp, name); err != nil {
+		return fmt.Errorf("--ready-file: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,210 @@
+package controller
+
+import (
+	"errors"
+	"fmt"
+	"leat/storage"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// Level is the newest feature level that this binary knows.
+const Level = 1
+
+// ErrInconsistent says that a record does not fit the state it meets. It means
+// damage or a bug, never bad input.
+var ErrInconsistent = errors.New("inconsistent metadata")
+
+// State is the metadata at one point of the log. It is immutable: With makes
+// the next one. Everything reached through it must only be read.
+type State struct {
+	level          uint32
+	brokers        map[int32]BrokerRegistered
+	topics         map[storage.TopicID]*Topic
+	names          map[string]storage.TopicID
+	dying          map[storage.TopicID]struct{}
+	nextProducerID int64
+}
+
+// Topic is one topic of a State.
+type Topic struct {
+	ID   storage.TopicID
+	Name string
+	// Partitions is indexed by partition.
+	Partitions []Partition
+	// Configs holds what was set for the topic, by name; the rest is default.
+	Configs map[string]string
+}
+
+// Partition is what is decided about one partition.
+type Partition struct {
+	// Leader is the node that leads, or -1.
+	Leader int32
+	// LeaderEpoch grows with each change of leader and each unclean restart
+	// of the leader (KIP-101).
+	LeaderEpoch int32
+	// Epoch grows with each change of the partition.
+	Epoch int32
+	// Replicas holds all nodes in preference order, ISR those in sync.
+	Replicas, ISR []int32
+}
+
+// NewState is the metadata before the first record.
+func NewState() *State {
+	return &State{
+		brokers: map[int32]BrokerRegistered{},
+		topics:  map[storage.TopicID]*Topic{},
+		names:   map[string]storage.TopicID{},
+		dying:   map[storage.TopicID]struct{}{},
+	}
+}
+
+// Level is the feature level of the log, 0 before the first record.
+func (s *State) Level() uint32 { return s.level }
+
+// Broker finds a registered broker.
+func (s *State) Broker(id int32) (BrokerRegistered, bool) {
+	b, ok := s.brokers[id]
+	return b, ok
+}
+
+// Brokers lists the ids of the registered brokers in order.
+func (s *State) Brokers() []int32 { return slices.Sorted(maps.Keys(s.brokers)) }
+
+// Topic finds a topic by id, or returns nil.
+func (s *State) Topic(id storage.TopicID) *Topic { return s.topics[id] }
+
+// TopicNamed finds a topic by name, or returns nil.
+func (s *State) TopicNamed(name string) *Topic { return s.topics[s.names[name]] }
+
+// Topics lists all topics by name.
+func (s *State) Topics() []*Topic {
+	return slices.SortedFunc(maps.Values(s.topics), func(a, b *Topic) int { return strings.Compare(a.Name, b.Name) })
+}
+
+// Dying reports whether the topic was removed and its data may still be there.
+func (s *State) Dying(id storage.TopicID) bool {
+	_, ok := s.dying[id]
+	return ok
+}
+
+// DyingTopics lists the removed topics whose data may still be there.
+func (s *State) DyingTopics() []storage.TopicID { return slices.Collect(maps.Keys(s.dying)) }
+
+// With is the state after the records. The receiver is unchanged. Topics that
+// the records do not touch are shared between the two.
+func (s *State) With(records []Record) (*State, error) {
+	next := &State{
+		level:          s.level,
+		brokers:        maps.Clone(s.brokers),
+		topics:         maps.Clone(s.topics),
+		names:          maps.Clone(s.names),
+		dying:          maps.Clone(s.dying),
+		nextProducerID: s.nextProducerID,
+	}
+	owned := map[storage.TopicID]bool{}
+	for _, r := range records {
+		if id, ok := touches(r); ok && !owned[id] {
+			if t := next.topics[id]; t != nil {
+				next.topics[id] = t.clone()
+			}
+			owned[id] = true
+		}
+		if err := r.apply(next); err != nil {
+			return nil, err
+		}
+	}
+	return next, nil
+}
+
+func (t *Topic) clone() *Topic {
+	c := *t
+	c.Partitions = slices.Clone(t.Partitions)
+	c.Configs = maps.Clone(t.Configs)
+	return &c
+}
+
+// touches names the topic whose contents r changes in place.
+func touches(r Record) (storage.TopicID, bool) {
+	switch r := r.(type) {
+	case *PartitionChanged:
+		return r.Topic, true
+	case *TopicConfigSet:
+		return r.Topic, true
+	default:
+		return storage.TopicID{}, false
+	}
+}
+
+func (r *FeatureLevel) apply(s *State) error {
+	if r.Level > Level {
+		return fmt.Errorf("%w: feature level %d, this binary knows %d", ErrUnknownRecord, r.Level, Level)
+	}
+	s.level = r.Level
+	return nil
+}
+
+func (r *BrokerRegistered) apply(s *State) error {
+	s.brokers[r.ID] = *r
+	return nil
+}
+
+func (r *TopicCreated) apply(s *State) error {
+	if _, ok := s.names[r.Name]; ok {
+		return fmt.Errorf("%w: topic %q exists", ErrInconsistent, r.Name)
+	}
+	s.topics[r.ID] = &Topic{ID: r.ID, Name: r.Name, Configs: map[string]string{}}
+	s.names[r.Name] = r.ID
+	return nil
+}
+
+func (r *PartitionChanged) apply(s *State) error {
+	t := s.topics[r.Topic]
+	switch {
+	case t == nil:
+		return fmt.Errorf("%w: partition of unknown topic %s", ErrInconsistent, r.Topic)
+	case int(r.Index) == len(t.Partitions):
+		t.Partitions = append(t.Partitions, r.Partition)
+	case r.Index < 0 || int(r.Index) > len(t.Partitions):
+		return fmt.Errorf("%w: topic %q has %d partitions, no place for %d", ErrInconsistent, t.Name, len(t.Partitions), r.Index)
+	default:
+		t.Partitions[r.Index] = r.Partition
+	}
+	return nil
+}
+
+func (r *TopicConfigSet) apply(s *State) error {
+	t := s.topics[r.Topic]
+	if t == nil {
+		return fmt.Errorf("%w: config of unknown topic %s", ErrInconsistent, r.Topic)
+	}
+	if r.Value == nil {
+		delete(t.Configs, r.Name)
+	} else {
+		t.Configs[r.Name] = *r.Value
+	}
+	return nil
+}
+
+func (r *TopicRemoved) apply(s *State) error {
+	if t := s.topics[r.ID]; t != nil {
+		delete(s.names, t.Name)
+		delete(s.topics, r.ID)
+	}
+	s.dying[r.ID] = struct{}{}
+	return nil
+}
+
+func (r *TopicGone) apply(s *State) error {
+	delete(s.dying, r.ID)
+	return nil
+}
+
+func (r *ProducerIDsTaken) apply(s *State) error {
+	if r.Next < s.nextProducerID {
+		return fmt.Errorf("%w: producer ids go back from %d to %d", ErrInconsistent, s.nextProducerID, r.Next)
+	}
+	s.nextProducerID = r.Next
+	return nil
+}

@@ -1,0 +1,273 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"leat/storage"
+	"math/rand/v2"
+	"slices"
+)
+
+// Errors of decisions. They are the caller's to explain: bad input, not damage.
+var (
+	ErrTopicExists              = errors.New("topic already exists")
+	ErrUnknownTopic             = errors.New("unknown topic")
+	ErrInvalidPartitions        = errors.New("invalid number of partitions")
+	ErrInvalidReplicationFactor = errors.New("invalid replication factor")
+	ErrInvalidAssignment        = errors.New("invalid replica assignment")
+)
+
+// MaxPartitions bounds the partitions of one topic.
+const MaxPartitions = 100_000
+
+// ProducerIDLimit is the first id that is never handed out: ids from here up
+// belong to idempotency keys.
+const ProducerIDLimit = int64(1) << 62
+
+// Event is something that happened or is asked for.
+type Event interface {
+	step(s *State) (Reply, []Record)
+}
+
+// Reply says what became of an event.
+type Reply struct {
+	// Errs holds a result for each item of the event, nil for done.
+	Errs []error
+	// First is the first of the producer ids of an AllocateProducerIDs.
+	First int64
+}
+
+// Proposer commits decisions. It is the only writer of metadata: local on one
+// node, a quorum in a cluster.
+type Proposer interface {
+	// Propose steps the current state with ev, makes the records durable,
+	// and returns when State shows them. An error means that nothing is known
+	// of the outcome.
+	Propose(ctx context.Context, ev Event) (Reply, error)
+	// State is the newest committed state.
+	State() *State
+}
+
+// Step decides what ev does to s. It changes nothing: the records it returns
+// must be committed, then given to With.
+func Step(s *State, ev Event) (Reply, []Record) { return ev.step(s) }
+
+// Boot introduces a broker at its start, and on the very first start the
+// feature level. Unclean lists the partitions whose log end may have gone back;
+// their leader epoch grows before they open for appends.
+type Boot struct {
+	ID      int32
+	UUID    string
+	Unclean []storage.ID
+}
+
+func (ev *Boot) step(s *State) (Reply, []Record) {
+	var out []Record
+	if s.level == 0 {
+		out = append(out, &FeatureLevel{Level: Level})
+	}
+	if len(ev.Unclean) == 0 {
+		// The epoch of the only broker fences nobody; a clean start of a known
+		// broker needs no commit.
+		if old, ok := s.Broker(ev.ID); ok && old.UUID == ev.UUID && len(out) == 0 {
+			return Reply{}, nil
+		}
+	}
+	old := s.brokers[ev.ID]
+	out = append(out, &BrokerRegistered{ID: ev.ID, UUID: ev.UUID, Epoch: old.Epoch + 1})
+	for _, id := range ev.Unclean {
+		t := s.topics[id.Topic]
+		if t == nil || int(id.Partition) >= len(t.Partitions) {
+			continue
+		}
+		p := t.Partitions[id.Partition]
+		p.LeaderEpoch++
+		p.Epoch++
+		out = append(out, &PartitionChanged{Topic: id.Topic, Index: id.Partition, Partition: p})
+	}
+	return Reply{}, out
+}
+
+// NewTopic is one topic of a CreateTopics.
+type NewTopic struct {
+	ID   storage.TopicID
+	Name string
+	// Partitions and Replication are exact; the caller resolved defaults.
+	Partitions  int32
+	Replication int16
+	// Assignments, if not nil, gives the replicas of each partition and rules
+	// over the two counts.
+	Assignments map[int32][]int32
+	// Configs are checked by the caller.
+	Configs map[string]string
+}
+
+// CreateTopics makes topics, each by itself: Reply.Errs tells which.
+type CreateTopics struct{ Topics []NewTopic }
+
+func (ev *CreateTopics) step(s *State) (Reply, []Record) {
+	reply := Reply{Errs: make([]error, len(ev.Topics))}
+	var out []Record
+	seen := map[string]bool{}
+	for i := range ev.Topics {
+		t := &ev.Topics[i]
+		if s.TopicNamed(t.Name) != nil || seen[t.Name] {
+			reply.Errs[i] = fmt.Errorf("%w: %q", ErrTopicExists, t.Name)
+			continue
+		}
+		replicas, err := assign(s, t)
+		if err != nil {
+			reply.Errs[i] = err
+			continue
+		}
+		seen[t.Name] = true
+		out = append(out, &TopicCreated{ID: t.ID, Name: t.Name})
+		for p, r := range replicas {
+			out = append(out, &PartitionChanged{
+				Topic: t.ID, Index: int32(p),
+				Partition: Partition{Leader: r[0], Replicas: r, ISR: slices.Clone(r)},
+			})
+		}
+		for _, name := range sortedKeys(t.Configs) {
+			v := t.Configs[name]
+			out = append(out, &TopicConfigSet{Topic: t.ID, Name: name, Value: &v})
+		}
+	}
+	return reply, out
+}
+
+func sortedKeys(m map[string]string) []string {
+	keys := make([]string, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+// assign gives the replicas of each partition of a new topic.
+func assign(s *State, t *NewTopic) ([][]int32, error) {
+	if t.Assignments != nil {
+		return assigned(s, t.Assignments)
+	}
+	if t.Partitions < 1 || t.Partitions > MaxPartitions {
+		return nil, fmt.Errorf("%w: %d, must be 1 to %d", ErrInvalidPartitions, t.Partitions, MaxPartitions)
+	}
+	nodes := s.Brokers()
+	if t.Replication < 1 || int(t.Replication) > len(nodes) {
+		return nil, fmt.Errorf("%w: %d, must be 1 to %d, the number of nodes",
+			ErrInvalidReplicationFactor, t.Replication, len(nodes))
+	}
+	// Leaders go round the nodes; the start depends on the topic's id, so that
+	// topics of few partitions do not all begin on the same node.
+	start := rand.New(rand.NewPCG(uint64(t.ID[0]), uint64(t.ID[1]))).IntN(len(nodes))
+	out := make([][]int32, t.Partitions)
+	for p := range out {
+		for r := range int(t.Replication) {
+			out[p] = append(out[p], nodes[(start+p+r)%len(nodes)])
+		}
+	}
+	return out, nil
+}
+
+// assigned checks an assignment that the caller made.
+func assigned(s *State, wanted map[int32][]int32) ([][]int32, error) {
+	if len(wanted) == 0 || len(wanted) > MaxPartitions {
+		return nil, fmt.Errorf("%w: %d partitions, must be 1 to %d", ErrInvalidAssignment, len(wanted), MaxPartitions)
+	}
+	out := make([][]int32, len(wanted))
+	for p := range out {
+		replicas, ok := wanted[int32(p)]
+		if !ok {
+			return nil, fmt.Errorf("%w: no replicas for partition %d of %d", ErrInvalidAssignment, p, len(wanted))
+		}
+		if len(replicas) == 0 || len(replicas) != len(wanted[0]) {
+			return nil, fmt.Errorf("%w: partition %d has %d replicas, partition 0 has %d",
+				ErrInvalidAssignment, p, len(replicas), len(wanted[0]))
+		}
+		for i, node := range replicas {
+			if _, ok := s.brokers[node]; !ok {
+				return nil, fmt.Errorf("%w: partition %d names unknown node %d", ErrInvalidAssignment, p, node)
+			}
+			if slices.Contains(replicas[:i], node) {
+				return nil, fmt.Errorf("%w: partition %d names node %d twice", ErrInvalidAssignment, p, node)
+			}
+		}
+		out[p] = slices.Clone(replicas)
+	}
+	return out, nil
+}
+
+// DeleteTopics removes topics by id, each by itself.
+type DeleteTopics struct{ IDs []storage.TopicID }
+
+func (ev *DeleteTopics) step(s *State) (Reply, []Record) {
+	reply := Reply{Errs: make([]error, len(ev.IDs))}
+	var out []Record
+	for i, id := range ev.IDs {
+		if s.topics[id] == nil || slices.Contains(ev.IDs[:i], id) {
+			reply.Errs[i] = fmt.Errorf("%w: %s", ErrUnknownTopic, id)
+			continue
+		}
+		out = append(out, &TopicRemoved{ID: id})
+	}
+	return reply, out
+}
+
+// ForgetTopics ends what is left of removed topics once their data is gone.
+type ForgetTopics struct{ IDs []storage.TopicID }
+
+func (ev *ForgetTopics) step(s *State) (Reply, []Record) {
+	var out []Record
+	for _, id := range ev.IDs {
+		if s.Dying(id) {
+			out = append(out, &TopicGone{ID: id})
+		}
+	}
+	return Reply{}, out
+}
+
+// SetTopicConfigs changes configs of a topic; a nil value takes one back to
+// its default. The caller checked names and values.
+type SetTopicConfigs struct {
+	ID     storage.TopicID
+	Values map[string]*string
+}
+
+func (ev *SetTopicConfigs) step(s *State) (Reply, []Record) {
+	t := s.topics[ev.ID]
+	if t == nil {
+		return Reply{Errs: []error{fmt.Errorf("%w: %s", ErrUnknownTopic, ev.ID)}}, nil
+	}
+	names := make([]string, 0, len(ev.Values))
+	for name := range ev.Values {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	var out []Record
+	for _, name := range names {
+		v := ev.Values[name]
+		old, set := t.Configs[name]
+		if v == nil && !set || v != nil && set && *v == old {
+			continue
+		}
+		out = append(out, &TopicConfigSet{Topic: ev.ID, Name: name, Value: v})
+	}
+	return Reply{Errs: []error{nil}}, out
+}
+
+// AllocateProducerIDs takes a block of Count producer ids, never to be given
+// out again.
+type AllocateProducerIDs struct{ Count int64 }
+
+// ErrNoProducerIDs says that all ids are given out.
+var ErrNoProducerIDs = errors.New("producer ids are exhausted")
+
+func (ev *AllocateProducerIDs) step(s *State) (Reply, []Record) {
+	first := s.nextProducerID
+	if ev.Count < 1 || ev.Count > ProducerIDLimit-first {
+		return Reply{Errs: []error{ErrNoProducerIDs}}, nil
+	}
+	return Reply{Errs: []error{nil}, First: first}, []Record{&ProducerIDsTaken{Next: first + ev.Count}}
+}

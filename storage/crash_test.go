@@ -1,0 +1,372 @@
+package storage
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"leat/storage/disk"
+	"leat/storage/record"
+	"math/rand/v2"
+	"path"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+)
+
+// script is a fixed run over every kind of write that a log does: create,
+// append with and without producers, roll, seal, checkpoint, clean stop,
+// remove. note gets the log's offsets whenever they may be compared with what
+// a crash leaves.
+type script struct {
+	model   model
+	offsets func() Offsets // of the log; zero while it is not open
+	mu      sync.Mutex
+}
+
+func (s *script) look() Offsets {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.offsets == nil {
+		return Offsets{}
+	}
+	return s.offsets()
+}
+
+func (s *script) watch(fn func() Offsets) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.offsets = fn
+}
+
+var scriptConfig = Config{SegmentBytes: 900, IndexInterval: 1}
+
+// run plays the script; the errors of a file system that fails are passed on.
+func (s *script) run(t *testing.T, fs *disk.Mem) error {
+	s.model = model{}
+	d, err := Open(t.Context(), Options{FS: fs, Path: "/data", Logger: quiet()})
+	if err != nil {
+		return err
+	}
+	if err := s.fill(t, d, true); err != nil {
+		s.watch(nil)
+		return errors.Join(err, d.Close())
+	}
+	ended := s.look()
+	s.watch(func() Offsets { return ended }) // durable from here on, whatever happens
+	if err := d.Close(); err != nil {
+		return err
+	}
+	d, err = Open(t.Context(), Options{FS: fs, Path: "/data", Logger: quiet()})
+	if err != nil {
+		return err
+	}
+	err = s.fill(t, d, false)
+	return errors.Join(err, d.Close())
+}
+
+func (s *script) fill(t *testing.T, d *Dir, create bool) error {
+	other := ID{Topic: TopicID{9}}
+	if create {
+		if err := d.Create([]LogName{{ID: testID, Topic: "orders"}, {ID: other, Topic: "gone"}}); err != nil {
+			return err
+		}
+	}
+	l, err := d.OpenLog(t.Context(), testID, "orders", scriptConfig)
+	if err != nil {
+		return err
+	}
+	s.watch(l.Offsets)
+	for i := range 8 {
+		b := batchOf(t, record.None, nil, strings.Repeat(string(rune('a'+i)), 100+50*i), "second")
+		if i%2 == 0 {
+			b = withProducer(b, 100+s.model.end(), 0, 0)
+		}
+		if _, err := l.Append(Append{Batch: b, Epoch: 3}); err != nil {
+			return err
+		}
+		s.model.add(b)
+		if i == 4 {
+			forceCheckpoint(t, d)
+		}
+	}
+	if create {
+		gone, err := d.OpenLog(t.Context(), other, "gone", scriptConfig)
+		if err != nil {
+			return err
+		}
+		return d.Remove(gone)
+	}
+	return nil
+}
+
+// TestCrashEverywhere proves that a power cut before any operation on the
+// file system loses nothing that was durable and leaves a log that opens,
+// appends and reads; and so does a second cut during the recovery.
+func TestCrashEverywhere(t *testing.T) {
+	t.Parallel()
+	for _, keep := range []float64{0, 0.5, 1} {
+		for at := 1; ; at++ {
+			s, fs := &script{}, disk.NewMem()
+			rng := rand.New(rand.NewPCG(uint64(at), 1))
+			var clone *disk.Mem
+			var was Offsets
+			cutBefore(fs, at, func() {
+				was = s.look()
+				clone = fs.CrashClone(keep, rng)
+			})
+			if err := s.run(t, fs); err != nil {
+				t.Fatal(err)
+			}
+			fs.SetFault(nil)
+			if clone == nil {
+				t.Logf("keep=%v: cut before each of %d operations", keep, at-1)
+				break
+			}
+			again := crashInRecovery(t, clone, at, keep, rng)
+			for i, left := range []*disk.Mem{clone, again} {
+				if err := s.judge(t, left, was, keep); err != nil {
+					t.Fatalf("keep=%v, cut before operation %d, %d cuts: %v", keep, at, i+1, err)
+				}
+			}
+		}
+	}
+}
+
+// cutBefore calls cut before the n-th operation that changes something.
+func cutBefore(fs *disk.Mem, n int, cut func()) {
+	var mu sync.Mutex
+	fs.SetFault(func(op disk.Op) error {
+		if !op.Kind.Changes() {
+			return nil
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if n--; n == 0 {
+			cut()
+		}
+		return nil
+	})
+}
+
+// crashInRecovery opens what a crash left and cuts the power once more on the
+// way; fs itself stays as it is.
+func crashInRecovery(t *testing.T, fs *disk.Mem, at int, keep float64, rng *rand.Rand) *disk.Mem {
+	opening := fs.CrashClone(1, nil)
+	var clone *disk.Mem
+	cutBefore(opening, 1+at%17, func() { clone = opening.CrashClone(keep, rng) })
+	d, err := Open(t.Context(), Options{FS: opening, Path: "/data", Logger: quiet()})
+	if err == nil {
+		_, err = d.OpenLog(t.Context(), testID, "orders", scriptConfig)
+		err = errors.Join(err, d.Close())
+	}
+	if err != nil {
+		t.Fatalf("open after a crash: %v", err)
+	}
+	opening.SetFault(nil)
+	if clone == nil {
+		return opening
+	}
+	return clone
+}
+
+// judge opens what is left and compares it with the script.
+func (s *script) judge(t *testing.T, fs *disk.Mem, was Offsets, keep float64) error {
+	d, err := Open(t.Context(), Options{FS: fs, Path: "/data", Logger: quiet()})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = d.Close() }()
+	err = d.SetAside(func(id ID) Fate {
+		if id == testID {
+			return Keep
+		}
+		return Trash
+	})
+	if err != nil {
+		return err
+	}
+	l, err := d.OpenLog(t.Context(), testID, "orders", scriptConfig)
+	if err != nil {
+		return err
+	}
+	o := l.Offsets()
+	if o.End < was.Durable || keep == 1 && o.End < was.End || o.Durable != o.End {
+		return fmt.Errorf("the log is %+v, it was %+v", o, was)
+	}
+	left := model{batches: s.model.batches}
+	left.cutAt(o.End)
+	left.check(t, l, rand.New(rand.NewPCG(1, 1)))
+	b := batchOf(t, record.None, nil, "next")
+	if at := mustAppend(t, l, b); at.Base != o.End {
+		return fmt.Errorf("the next append got offset %d, want %d", at.Base, o.End)
+	}
+	left.batches = append(left.batches[:len(left.batches):len(left.batches)], b)
+	left.check(t, l, rand.New(rand.NewPCG(1, 1)))
+	return nil
+}
+
+// TestNoSpaceEverywhere proves that a full disk at any write, allocation or
+// create gives an error that changes nothing: the log goes on afterwards.
+func TestNoSpaceEverywhere(t *testing.T) {
+	t.Parallel()
+	for at := 1; ; at++ {
+		fs := disk.NewMem()
+		d := openDir(t, fs)
+		if err := d.Create([]LogName{{ID: testID}}); err != nil {
+			t.Fatal(err)
+		}
+		l := openLog(t, d, scriptConfig)
+		fired := failAt(fs, at, syscall.ENOSPC, disk.OpWrite, disk.OpAllocate, disk.OpOpen)
+		var m model
+		for i := range 12 {
+			b := batchOf(t, record.None, nil, strings.Repeat("x", 150), fmt.Sprint(i))
+			if _, err := l.Append(Append{Batch: b}); err != nil {
+				if !errors.Is(err, ErrFull) {
+					t.Fatalf("operation %d: %v", at, err)
+				}
+				continue
+			}
+			m.add(b)
+		}
+		fs.SetFault(nil)
+		m.check(t, l, rand.New(rand.NewPCG(1, 1)))
+		if err := d.Failed(); err != nil {
+			t.Fatalf("operation %d: a full disk failed the directory: %v", at, err)
+		}
+		mustClose(t, d)
+		d = openDir(t, fs)
+		m.check(t, openLog(t, d, scriptConfig), rand.New(rand.NewPCG(1, 1)))
+		mustClose(t, d)
+		if !fired() {
+			t.Logf("full at each of %d operations", at-1)
+			return
+		}
+	}
+}
+
+// failAt fails the n-th operation of the given kinds below logs/; fired says
+// whether it came to that.
+func failAt(fs *disk.Mem, n int, err error, kinds ...disk.OpKind) (fired func() bool) {
+	var mu sync.Mutex
+	fs.SetFault(func(op disk.Op) error {
+		mu.Lock()
+		defer mu.Unlock()
+		for _, k := range kinds {
+			if op.Kind == k && strings.HasPrefix(op.Path, "/data/logs/") {
+				if n--; n == 0 {
+					if op.Kind == disk.OpWrite {
+						return &disk.ShortWriteError{N: op.Len / 2, Err: err}
+					}
+					return err
+				}
+			}
+		}
+		return nil
+	})
+	return func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return n <= 0
+	}
+}
+
+// TestSyncErrorIsFinal proves that after any failed sync nothing becomes
+// durable any more, appends are refused, the failure is told once, and no
+// mark of a clean stop is left; the next start has all that was durable.
+func TestSyncErrorIsFinal(t *testing.T) {
+	t.Parallel()
+	for at := 1; at <= 12; at++ {
+		fs := disk.NewMem()
+		failures := make(chan error, 10)
+		d := openDir(t, fs, func(o *Options) { o.OnFailure = func(err error) { failures <- err } })
+		if err := d.Create([]LogName{{ID: testID}}); err != nil {
+			t.Fatal(err)
+		}
+		l := openLog(t, d, scriptConfig)
+		fired := failAt(fs, at, syscall.EIO, disk.OpSync, disk.OpSyncData, disk.OpSyncDir)
+		var m model
+		var err error
+		for range 100 {
+			b := batchOf(t, record.None, nil, strings.Repeat("x", 300))
+			if _, err = l.Append(Append{Batch: b}); err != nil {
+				break
+			}
+			m.add(b)
+			eventually(t, "the flush or the failure", func() bool {
+				o := l.Offsets()
+				return o.Durable == o.End || d.Failed() != nil
+			})
+		}
+		if !fired() || !errors.Is(err, ErrFailed) {
+			t.Fatalf("sync %d: fired=%v, append gave %v", at, fired(), err)
+		}
+		fs.SetFault(nil)
+		durable := l.Offsets().Durable
+		d.flusher.touch(l, l.config.Load())
+		if err := d.Close(); !errors.Is(err, ErrFailed) {
+			t.Fatalf("close gave %v", err)
+		}
+		if l.Offsets().Durable != durable {
+			t.Fatal("something became durable after the failure")
+		}
+		if len(failures) != 1 {
+			t.Fatalf("OnFailure was called %d times", len(failures))
+		}
+		left := fs.CrashClone(0, nil)
+		if _, err := left.Stat("/data/CLEAN"); err == nil {
+			t.Fatal("a failed directory left the mark of a clean stop")
+		}
+		d = openDir(t, left)
+		l = openLog(t, d, scriptConfig)
+		if o := l.Offsets(); o.End < durable {
+			t.Fatalf("durable was %d, after the restart %+v", durable, o)
+		}
+		m.cutAt(l.Offsets().End)
+		m.check(t, l, rand.New(rand.NewPCG(1, 1)))
+		mustClose(t, d)
+	}
+}
+
+// TestWriteErrorIsUndone proves that a write that failed half way leaves no
+// bytes, and that the directory fails when they cannot be cut off.
+func TestWriteErrorIsUndone(t *testing.T) {
+	t.Parallel()
+	fs := disk.NewMem()
+	d := openDir(t, fs)
+	l := openLog(t, d, Config{})
+	first := batchOf(t, record.None, nil, "first")
+	mustAppend(t, l, first)
+	waitDurable(t, l)
+
+	failAt(fs, 1, syscall.EIO, disk.OpWrite)
+	_, err := l.Append(Append{Batch: batchOf(t, record.None, nil, "second")})
+	if !errors.Is(err, ErrWrite) || !errors.Is(err, syscall.EIO) || d.Failed() != nil {
+		t.Fatalf("append gave %v, directory %v", err, d.Failed())
+	}
+	fs.SetFault(nil)
+	third := batchOf(t, record.None, nil, "third")
+	if at := mustAppend(t, l, third); at.Base != 1 {
+		t.Fatalf("offset %d after a failed append, want 1", at.Base)
+	}
+	want := append(bytes.Clone(first), third...)
+	if got := fileBytes(t, fs, path.Join(l.path, segmentName(0, 0)+logSuffix)); !bytes.HasPrefix(got, want) || !isZero(got[len(want):]) {
+		t.Fatal("the .log has other bytes than the two batches")
+	}
+	waitDurable(t, l)
+
+	fs.SetFault(func(op disk.Op) error {
+		if op.Kind == disk.OpWrite || op.Kind == disk.OpTruncate {
+			return syscall.EIO
+		}
+		return nil
+	})
+	_, err = l.Append(Append{Batch: batchOf(t, record.None, nil, "fourth")})
+	if !errors.Is(err, ErrFailed) || d.Failed() == nil {
+		t.Fatalf("append that cannot be undone gave %v, directory %v", err, d.Failed())
+	}
+	fs.SetFault(nil)
+	if err := d.Close(); !errors.Is(err, ErrFailed) {
+		t.Fatalf("close gave %v", err)
+	}
+}

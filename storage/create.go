@@ -1,0 +1,268 @@
+package storage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"leat/storage/disk"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"runtime"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// LogName is a partition with the name of its topic, which is written down
+// for people who look at the directory without its metadata.
+type LogName struct {
+	ID
+	Topic string
+}
+
+// Create makes the directories and empty files of new logs and returns when
+// they are durable, all together: 10,000 partitions cost one sync. After an
+// error none of them exists, or they are empty and SetAside removes them.
+func (d *Dir) Create(logs []LogName) error {
+	if err := d.Failed(); err != nil {
+		return err
+	}
+	var g errgroup.Group
+	g.SetLimit(2 * runtime.GOMAXPROCS(0))
+	made := make([]bool, len(logs))
+	for i, n := range logs {
+		g.Go(func() (err error) {
+			made[i], err = d.createOne(n)
+			return err
+		})
+	}
+	err := g.Wait()
+	if err == nil {
+		if err = d.syncCreated(logs); err != nil {
+			d.fail(err)
+		}
+	}
+	if err == nil {
+		return nil
+	}
+	for i, n := range logs {
+		if made[i] {
+			// What stays is empty, and SetAside knows what to do with it.
+			_ = d.opts.FS.RemoveAll(d.logPath(n.ID))
+		}
+	}
+	return fmt.Errorf("create partitions: %w", err)
+}
+
+// createOne makes one log's directory and files; made says that the directory
+// is new.
+func (d *Dir) createOne(n LogName) (made bool, err error) {
+	dir := d.logPath(n.ID)
+	if _, err := d.opts.FS.Stat(dir); err == nil {
+		return false, fmt.Errorf("%s: %w", dir, fs.ErrExist)
+	}
+	if err := d.opts.FS.MkdirAll(dir); err != nil {
+		return false, err
+	}
+	if err := d.describe(n); err != nil {
+		return true, err
+	}
+	return true, newSegment(dir, 0, 0).createFiles(d.opts.FS)
+}
+
+// describe writes the file that says to people which partition this is.
+func (d *Dir) describe(n LogName) error {
+	text := fmt.Sprintf("topic_id: %s\ntopic: %q\npartition: %d\ncreated: %s\n",
+		n.ID.Topic, n.Topic, n.Partition, d.opts.Now().UTC().Format("2006-01-02T15:04:05.000Z"))
+	return withFile(d.opts.FS, filepath.Join(d.logPath(n.ID), partitionFile), func(f disk.File) error {
+		_, err := f.WriteAt([]byte(text), 0)
+		return err
+	})
+}
+
+// syncCreated makes new logs durable: by one syncfs, or where that may take
+// long or hide errors by syncing their files and directories.
+func (d *Dir) syncCreated(logs []LogName) error {
+	if d.flusher.lazyBytes.Load() <= syncAllBacklog {
+		err := d.opts.FS.SyncAll(d.opts.Path)
+		if !errors.Is(err, disk.ErrUnsupported) {
+			return err
+		}
+	}
+	for _, n := range logs {
+		dir := d.logPath(n.ID)
+		err := withFile(d.opts.FS, filepath.Join(dir, partitionFile), disk.File.Sync)
+		if err != nil {
+			return err
+		}
+		if err := d.opts.FS.SyncDir(dir); err != nil {
+			return err
+		}
+	}
+	return d.opts.FS.SyncDir(d.path(logsDir))
+}
+
+func (d *Dir) logPath(id ID) string { return d.path(logsDir, id.dirName()) }
+
+// Fate is what the owner of the metadata knows about a log's directory.
+type Fate int
+
+// The fates: the partition exists, was deleted for good, or was never heard of.
+const (
+	Keep Fate = iota
+	Trash
+	Unknown
+)
+
+// SetAside moves away every log that does not exist by fate: into the trash if
+// it was deleted or has no records, else into the quarantine, where it stays
+// until a person looks. Metadata that is wrong never deletes records. It must
+// be called before any log is opened.
+func (d *Dir) SetAside(fate func(ID) Fate) error {
+	names, err := d.opts.FS.List(d.path(logsDir))
+	if err != nil {
+		return err
+	}
+	touched := make(map[string]bool)
+	for _, name := range names {
+		is := Unknown
+		if id, ok := parseDirName(name); ok {
+			is = fate(id)
+		}
+		to := trashDir
+		switch {
+		case is == Keep:
+			continue
+		case is == Unknown && d.holdsRecords(name):
+			to = quarantineDir
+			d.opts.Logger.Error("unknown partition with records was put into quarantine", slog.String("directory", name))
+		default:
+			d.opts.Logger.Info("deleted or empty partition was removed", slog.String("directory", name))
+		}
+		if err := d.opts.FS.Rename(d.path(logsDir, name), d.path(to, asideName(name, d.opts.Now()))); err != nil {
+			return fmt.Errorf("set aside %s: %w", name, err)
+		}
+		touched[to] = true
+	}
+	if len(touched) > 0 {
+		touched[logsDir] = true
+	}
+	for _, name := range []string{trashDir, quarantineDir, logsDir} {
+		if touched[name] {
+			if err := d.opts.FS.SyncDir(d.path(name)); err != nil {
+				return fmt.Errorf("set aside: %w", err)
+			}
+		}
+	}
+	d.mu.Lock()
+	for id := range d.mu.checkpoint.records {
+		if fate(id) != Keep {
+			delete(d.mu.checkpoint.records, id)
+			d.mu.changed = true
+		}
+	}
+	d.mu.Unlock()
+	return d.emptyTrash()
+}
+
+// holdsRecords says whether anything under logs/name may be somebody's data;
+// when in doubt it is.
+func (d *Dir) holdsRecords(name string) bool {
+	files, err := d.opts.FS.List(d.path(logsDir, name))
+	if err != nil {
+		return true
+	}
+	for _, f := range files {
+		_, _, suffix, ok := parseSegmentName(f)
+		switch {
+		case f == partitionFile:
+		case ok && suffix != logSuffix: // without a .log it means nothing
+		default:
+			if info, err := d.opts.FS.Stat(d.path(logsDir, name, f)); err != nil || info.IsDir() || info.Size() > 0 {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// Remove deletes the log: it is gone when Remove returns, its files are
+// removed in the background. Sections in flight stay valid.
+func (d *Dir) Remove(l *Log) error {
+	if !l.close() {
+		return ErrClosed
+	}
+	d.mu.Lock()
+	delete(d.mu.logs, l.id)
+	delete(d.mu.checkpoint.records, l.id)
+	d.mu.changed = true
+	d.mu.Unlock()
+	aside := d.path(trashDir, asideName(l.id.dirName(), d.opts.Now()))
+	if err := d.opts.FS.Rename(l.path, aside); err != nil {
+		return fmt.Errorf("remove %s: %w", l.path, err)
+	}
+	for _, name := range []string{trashDir, logsDir} {
+		if err := syncFault(d.path(name), d.opts.FS.SyncDir(d.path(name))); err != nil {
+			d.fail(err)
+			return err
+		}
+	}
+	d.background.Go(func() { d.discard(aside) })
+	return nil
+}
+
+// emptyTrash removes in the background what is in the trash.
+func (d *Dir) emptyTrash() error {
+	names, err := d.opts.FS.List(d.path(trashDir))
+	if err != nil || len(names) == 0 {
+		return err
+	}
+	d.background.Go(func() {
+		for _, name := range names {
+			d.discard(d.path(trashDir, name))
+		}
+	})
+	return nil
+}
+
+func (d *Dir) discard(path string) {
+	if err := d.opts.FS.RemoveAll(path); err != nil {
+		d.opts.Logger.Warn("trash was not removed; the next start tries again", slog.String("path", path), slog.Any("err", err))
+	}
+}
+
+// OpenLog opens the log of a partition. After a crash it reads what may not
+// be durable, cuts a torn end off, and says so in one line of the log. It is
+// safe for concurrent use with different ids; a log is open once at most.
+//
+// A *CorruptError says that records are damaged that had been durable:
+// nothing was changed, and the log stays closed.
+func (d *Dir) OpenLog(ctx context.Context, id ID, name string, cfg Config) (*Log, error) {
+	if err := d.Failed(); err != nil {
+		return nil, err
+	}
+	d.mu.Lock()
+	_, open := d.mu.logs[id]
+	if open || d.closing.Load() {
+		d.mu.Unlock()
+		if open {
+			return nil, fmt.Errorf("open log %s: %w", id, os.ErrExist)
+		}
+		return nil, ErrClosed
+	}
+	d.mu.logs[id] = nil
+	rec, known := d.mu.checkpoint.records[id]
+	d.mu.Unlock()
+
+	l, err := d.recoverLog(ctx, LogName{ID: id, Topic: name}, cfg.withDefaults(), rec, known)
+
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err != nil {
+		delete(d.mu.logs, id)
+		return nil, fmt.Errorf("open log %s-%d: %w", name, id.Partition, err)
+	}
+	d.mu.logs[id] = l
+	return l, nil
+}

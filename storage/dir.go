@@ -1,0 +1,388 @@
+package storage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"leat/storage/disk"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Options are what a data directory is opened with.
+type Options struct {
+	// FS is the file system; nil is the operating system's.
+	FS disk.FS
+	// Path is the directory; it is created if it does not exist.
+	Path string
+	// NodeID is the node id for a fresh directory; 0 is 1.
+	NodeID int32
+	// Now is the wall clock; nil is time.Now.
+	Now func() time.Time
+	// Logger must not be nil.
+	Logger *slog.Logger
+	// Registerer gets the metrics, named leat_storage_*; nil for none.
+	Registerer prometheus.Registerer
+	// OnFlush is called after a log's durable end has moved. No lock is held;
+	// calls for different logs may come at the same time. It must not block
+	// and must not close the log or the directory.
+	OnFlush func(*Log)
+	// OnFailure is called once, when a sync has failed or a write could not
+	// be undone: the directory refuses appends from then on, and the process
+	// should end. It must not close the directory.
+	OnFailure func(error)
+}
+
+// BusyError says that the process PID (0 if unknown) has the directory open.
+type BusyError struct {
+	Path string
+	PID  int
+}
+
+// Error names the directory and the process.
+func (e *BusyError) Error() string {
+	return fmt.Sprintf("data directory %s is in use by process %d", e.Path, e.PID)
+}
+
+// Unwrap returns ErrBusy.
+func (e *BusyError) Unwrap() error { return ErrBusy }
+
+// Dir is an open data directory. It is safe for concurrent use.
+type Dir struct {
+	opts     Options
+	lock     io.Closer
+	identity Identity
+	clean    bool
+	opened   time.Time
+
+	files   *files
+	tables  *tables
+	metrics *metrics
+	flusher *flusher
+	keeper  *keeper
+
+	failure    atomic.Pointer[error]
+	closing    atomic.Bool
+	noPrealloc atomic.Bool
+	slack      atomic.Int64 // bytes allocated beyond the logs' ends
+	free       atomic.Int64 // on the file system, measured now and then
+
+	stop       context.CancelFunc
+	loops      sync.WaitGroup // flusher and keeper
+	background sync.WaitGroup // removal of trash
+
+	mu struct {
+		sync.Mutex
+		logs       map[ID]*Log // nil for one that is being opened
+		checkpoint checkpoint  // the last one written, with newer records
+		changed    bool        // checkpoint's records, since it was written
+	}
+}
+
+// Open opens the data directory, a fresh one if there is nothing at its path.
+// ctx bounds the opening only; Close ends what Open starts.
+//
+// Errors: *BusyError if another process has it; *DamagedError if it cannot be
+// trusted or belongs to a newer version, in which case nothing was changed.
+func Open(ctx context.Context, o Options) (*Dir, error) {
+	if o.FS == nil {
+		o.FS = disk.OS
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	d := &Dir{opts: o, opened: time.Now()}
+	d.flusher, d.keeper = newFlusher(d), newKeeper(d)
+	d.metrics = newMetrics(o.Registerer, func() float64 { return float64(d.flusher.lazyBytes.Load()) })
+	d.files = newFiles(o.FS, fileBudget(openFileLimit()), d.metrics)
+	d.tables = newTables(o.FS, maxMappings, d.metrics, o.Logger)
+	d.tables.fail = d.fail
+	d.mu.logs = make(map[ID]*Log)
+	if err := d.begin(); err != nil {
+		return nil, err
+	}
+	// The loops outlive ctx: they end in Close.
+	loop, stop := context.WithCancel(context.WithoutCancel(ctx))
+	d.stop = stop
+	d.loops.Go(func() { d.flusher.run(loop) })
+	d.loops.Go(func() { d.keeper.run(loop) })
+	return d, nil
+}
+
+// begin takes the lock and reads what the last run left.
+func (d *Dir) begin() (err error) {
+	fresh, err := d.makeRoot()
+	if err != nil {
+		return err
+	}
+	if err := d.takeLock(); err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			_ = d.lock.Close()
+		}
+	}()
+	fsys := d.opts.FS
+	// The subdirectories' names become durable with that of meta.json.
+	for _, name := range []string{logsDir, trashDir, quarantineDir} {
+		if !fresh {
+			break
+		}
+		if err := fsys.MkdirAll(d.path(name)); err != nil {
+			return err
+		}
+	}
+	if d.identity, err = openIdentity(fsys, d.opts.Path, d.opts.NodeID, d.opts.Now()); err != nil {
+		return err
+	}
+	if fresh {
+		if err := fsys.SyncDir(filepath.Dir(filepath.Clean(d.opts.Path))); err != nil {
+			return fmt.Errorf("create data directory: %w", err)
+		}
+	}
+	marker, marked, err := takeClean(fsys, d.opts.Path)
+	if err != nil {
+		return err
+	}
+	d.mu.checkpoint = readCheckpoint(fsys, d.opts.Path)
+	if d.mu.checkpoint.records == nil {
+		d.mu.checkpoint.records = make(map[ID]checkpointRecord)
+	}
+	d.clean = fresh || marked && marker.matches(d.mu.checkpoint)
+	if !fresh {
+		for _, name := range []string{logsDir, trashDir, quarantineDir} {
+			if err := fsys.MkdirAll(d.path(name)); err != nil {
+				return err
+			}
+		}
+		if err := d.emptyTrash(); err != nil {
+			return err
+		}
+	}
+	d.measureFree()
+	return nil
+}
+
+// makeRoot makes the directory itself; fresh says that it was not there or
+// empty.
+func (d *Dir) makeRoot() (fresh bool, err error) {
+	names, err := d.opts.FS.List(d.opts.Path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return false, err
+	}
+	if err == nil && len(names) > 0 {
+		return false, nil
+	}
+	return true, d.opts.FS.MkdirAll(d.opts.Path)
+}
+
+// takeLock locks the directory and leaves the process id for whom it keeps
+// out.
+func (d *Dir) takeLock() error {
+	lock, err := d.opts.FS.Lock(d.path(lockFile))
+	if errors.Is(err, disk.ErrLocked) {
+		busy := &BusyError{Path: d.opts.Path}
+		if text, err := readFile(d.opts.FS, d.path(lockFile), 64); err == nil {
+			busy.PID, _ = strconv.Atoi(strings.TrimSpace(string(text))) // 0 if it is not there yet
+		}
+		return busy
+	}
+	if err != nil {
+		return fmt.Errorf("lock data directory: %w", err)
+	}
+	d.lock = lock
+	pid := []byte(strconv.Itoa(os.Getpid()) + "\n")
+	err = withFile(d.opts.FS, d.path(lockFile), func(f disk.File) error {
+		if _, err := f.WriteAt(pid, 0); err != nil {
+			return err
+		}
+		return f.Truncate(int64(len(pid)))
+	})
+	if err != nil {
+		_ = lock.Close()
+	}
+	return err
+}
+
+// Identity is who the directory belongs to.
+func (d *Dir) Identity() Identity { return d.identity }
+
+// MetaPath is the directory of the metadata store.
+func (d *Dir) MetaPath() string { return d.path(metaDir) }
+
+// Unclean says that the last run did not end with Close, so that logs may
+// have lost what was not durable.
+func (d *Dir) Unclean() bool { return !d.clean }
+
+// Failed is nil, or the error of kind ErrFailed that ended all appends.
+func (d *Dir) Failed() error {
+	if err := d.failure.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
+// fail ends all appends for good. No lock may be held.
+func (d *Dir) fail(err error) {
+	failed := fmt.Errorf("%w: %w", ErrFailed, err)
+	if !d.failure.CompareAndSwap(nil, &failed) {
+		return
+	}
+	d.opts.Logger.Error("data directory has failed", slog.String("path", d.opts.Path), slog.Any("err", err))
+	if d.opts.OnFailure != nil {
+		d.opts.OnFailure(failed)
+	}
+}
+
+// clock is the time since Open in milliseconds, by the monotonic clock.
+func (d *Dir) clock() int64 { return time.Since(d.opened).Milliseconds() }
+
+// measureFree looks how much room there is; what was known stays if that
+// cannot be told.
+func (d *Dir) measureFree() {
+	if u, err := d.opts.FS.Usage(d.opts.Path); err == nil {
+		d.free.Store(int64(min(u.Free, 1<<62)))
+	}
+}
+
+// openLogs lists the logs that are open.
+func (d *Dir) openLogs() []*Log {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	logs := make([]*Log, 0, len(d.mu.logs))
+	for _, l := range d.mu.logs {
+		if l != nil {
+			logs = append(logs, l)
+		}
+	}
+	return logs
+}
+
+func (d *Dir) setRecord(id ID, r checkpointRecord) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.mu.checkpoint.records[id] = r
+	d.mu.checkpoint.maxAppendMs = max(d.mu.checkpoint.maxAppendMs, r.lastAppendMs)
+	d.mu.changed = true
+}
+
+func (d *Dir) recordsChanged() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.mu.changed
+}
+
+// writeCheckpoint writes the records as they are now to the older slot.
+func (d *Dir) writeCheckpoint() error {
+	d.mu.Lock()
+	next := d.mu.checkpoint
+	next.records = maps.Clone(next.records)
+	next.generation++
+	next.wallMs = d.opts.Now().UnixMilli()
+	next.partial = false
+	d.mu.changed = false
+	d.mu.Unlock()
+	err := writeCheckpoint(d.opts.FS, d.opts.Path, next)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err != nil {
+		d.mu.changed = true
+		return err
+	}
+	d.mu.checkpoint.generation, d.mu.checkpoint.wallMs = next.generation, next.wallMs
+	d.mu.checkpoint.partial = false
+	return nil
+}
+
+// Close makes everything durable, closes the logs, and leaves the mark of a
+// clean stop, unless the directory has failed. Sections in flight stay valid.
+// The error says why the stop was not clean.
+func (d *Dir) Close() error {
+	if d.closing.Swap(true) {
+		return ErrClosed
+	}
+	d.stop()
+	d.loops.Wait()
+	logs := d.openLogs()
+	slices.SortFunc(logs, func(a, b *Log) int { return strings.Compare(a.path, b.path) })
+	for _, l := range logs {
+		l.writing.Lock()   // appends in progress end; later ones see closing
+		l.writing.Unlock() //nolint:staticcheck // the critical section of others is what is waited for
+	}
+	err := d.Failed()
+	if err == nil {
+		err = d.settle(logs)
+	}
+	for _, l := range logs {
+		l.close()
+	}
+	d.background.Wait()
+	if err == nil {
+		err = d.markClean()
+	}
+	return errors.Join(err, d.lock.Close())
+}
+
+// settle flushes the logs, gives back what they hold in reserve and writes
+// the checkpoint.
+func (d *Dir) settle(logs []*Log) error {
+	if err := d.flusher.round(logs); err != nil {
+		return err
+	}
+	d.keeper.sealAll()
+	for _, l := range logs {
+		if err := l.trim(); err != nil {
+			return err
+		}
+	}
+	return errors.Join(d.Failed(), d.keeper.checkpoint(), d.Failed())
+}
+
+// trim cuts the preallocated zeros off. It needs no sync: should they come
+// back, they are still zeros.
+func (l *Log) trim() error {
+	l.writing.Lock()
+	defer l.writing.Unlock()
+	l.mu.RLock()
+	seg := l.activeLocked()
+	l.mu.RUnlock()
+	if seg.allocated <= seg.size {
+		return nil
+	}
+	h, err := l.dir.files.acquire(seg)
+	if err != nil {
+		return err
+	}
+	defer l.dir.files.release(h)
+	if err := h.Truncate(seg.size); err != nil {
+		return fmt.Errorf("trim %s: %w", seg.logPath(), err)
+	}
+	l.dir.slack.Add(seg.size - seg.allocated)
+	seg.allocated = seg.size
+	return nil
+}
+
+func (d *Dir) markClean() error {
+	d.mu.Lock()
+	c := d.mu.checkpoint
+	d.mu.Unlock()
+	return writeClean(d.opts.FS, d.opts.Path, cleanMarker{
+		generation: c.generation, partitions: uint32(len(c.records)), wallMs: d.opts.Now().UnixMilli(), bootID: readBootID(d.opts.FS),
+	})
+}

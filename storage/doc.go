@@ -1,0 +1,99 @@
+// Package storage keeps the logs of a node's partitions in one data directory:
+// Dir is the directory, Log one partition. It appends batches as producers sent
+// them, makes them durable in groups, hands out file sections for sendfile, and
+// after a crash opens with every durable record in its place.
+//
+// It knows nothing of replication, topics' metadata, or protocols: it never
+// decides about an epoch and never deletes records by itself. broker,
+// replication and main may import it; the doors only know record.
+//
+// # Directory
+//
+//	LOCK                     flock; the process id for people
+//	meta.json                whose directory this is; written once
+//	CLEAN                    only between a clean stop and the next start
+//	checkpoint.0 .1          how far each log is durable; written in turn
+//	db/                      the metadata store
+//	logs/<topic id, 32 hex digits>-<partition>/
+//	    partition            text for people: topic id, name, partition
+//	    <base>-<gen>.log         batches one after the other, nothing else
+//	    <base>-<gen>.index       offset → position
+//	    <base>-<gen>.timeindex   time → offset
+//	trash/                   deleted logs on their way out
+//	quarantine/              what was set aside; nothing is ever removed here
+//
+// base is the segment's first offset in 20 decimal digits, gen in 6 hex digits
+// counts how often the segment was rewritten by compaction; 0 is the original.
+//
+// # Index files
+//
+// Little endian, CRC-32C. A 64-byte header, then entries of 8 or 12 bytes:
+//
+//	 0  4 "LTIX" or "LTTX"              40  8 wall clock of the last append, ms
+//	 4  2 version = 1                   48  4 count of entries
+//	 6  2 flags: 1 sealed, 2 compacted  52  4 crc of the .log
+//	      4 some batch has a producer   56  4 crc of the entries
+//	 8  8 base offset                   60  4 crc of [0,60)
+//	16  8 next offset
+//	24  8 bytes of the .log             .index entry:     u32 offset - base, u32 position
+//	32  8 max timestamp, -1 none        .timeindex entry: i64 T, u32 offset - base
+//
+// An .index entry says where the batch with that base offset begins; there is
+// at most one in index.interval.bytes. A .timeindex entry says that every
+// record before its offset has a timestamp of at most T. Both grow strictly in
+// offset. There is no entry for the segment's beginning.
+//
+// The seal (flag 1) is written when the segment has ended and its .log is
+// durable, and then never changes: a start trusts it and the .log's size and
+// reads nothing else of the segment. Before that the header says how far the
+// entries reach and whether idempotent producers wrote up to there, and the
+// checkpoint has the checksum of the entries.
+//
+// # Durability
+//
+// An append is in the page cache when Append returns: it survives the end of
+// the process. It survives a power cut once Offsets().Durable is past it. In
+// fsync mode (flush.messages=1) every append, whatever its acks, starts a
+// flush round at once or is in the one after the running round; in page-cache
+// mode a round comes when 16 MiB, flush.messages records or one second have
+// gathered. Durable only moves on when all before it is durable, the name of
+// the segment's file included.
+//
+// After a failed sync nothing more becomes durable and nothing more is
+// appended, because the kernel may have dropped the data and will not say so
+// again. A failed write is cut off; if that fails too, the same holds.
+//
+// Preallocation (fsync mode) extends the active .log with zeros, so that a sync
+// need not write a size. Readers never see them: they are bounded by what was
+// appended. They are cut off when the segment ends and at a clean stop.
+//
+// # After a crash
+//
+//   - A sealed segment whose .log has the size in the seal is taken as it is.
+//   - Another one is scanned from the checkpoint's position, or from its
+//     beginning: magic, length, checksum, offset chain and count of each batch.
+//   - What is behind the last valid batch is a torn end, if nothing that was
+//     durable is missing: zeros stay as preallocation, anything else is copied
+//     to quarantine/ (1 MiB of it) and cut, and the cut is synced before the
+//     next append.
+//   - A batch that does not hold below the durable bound is damage. The bound
+//     is the seal's next offset, the checkpoint's offset, or the beginning of
+//     the next segment if that is sealed or in the checkpoint. Then OpenLog
+//     gives a *CorruptError and changes nothing.
+//   - Segments behind a torn end go to quarantine/: they were never durable.
+//   - Indexes that are missing or do not match are rebuilt from the .log.
+//
+// # Locks
+//
+// In the order in which they may be taken:
+//
+//  1. Log.writing: over one append, roll or trim; held over the write to the
+//     file, never over a sync or a read.
+//  2. Log.mu: the published state; never held over a system call.
+//  3. files.mu, tables.mu, flusher.mu, keeper.mu, Dir.mu: leaves, for memory only.
+//
+// tables.repair is held over the rebuilding of an index and taken without any
+// other. OnFlush and OnFailure are called with no lock held. Rounds of the
+// flusher, and everything that the keeper does (seals, checkpoints, rolling by
+// age), are the work of one goroutine each, and need no lock among themselves.
+package storage

@@ -1,0 +1,191 @@
+package storage
+
+import (
+	"container/list"
+	"errors"
+	"leat/storage/disk"
+	"math"
+	"os"
+	"sync"
+	"syscall"
+)
+
+const (
+	// A third of the process's descriptors may be segment files that nobody
+	// uses at the moment; the rest is for connections, Pebble and segments in
+	// use, which are not limited here.
+	fileShare = 3
+	minFiles  = 64
+	maxFiles  = 65_536
+)
+
+// fileBudget is how many idle segment files may stay open when the process
+// may open limit files.
+func fileBudget(limit uint64) int {
+	return int(min(max(limit/fileShare, minFiles), maxFiles))
+}
+
+// openFileLimit is RLIMIT_NOFILE, which Go has raised to the hard limit.
+func openFileLimit() uint64 {
+	var r syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &r); err != nil {
+		return math.MaxUint16
+	}
+	return r.Cur
+}
+
+// handle is the open .log of a segment. Whoever holds a reference may use the
+// file; it stays open, whatever happens to its name, until the last reference
+// is given back.
+type handle struct {
+	disk.File
+	seg  *segment
+	refs int           // guarded by files.mu
+	idle *list.Element // in files.idle while refs is 0
+}
+
+// files keeps the .log files of a directory open: those in use, and the least
+// recently used of the others up to a budget.
+type files struct {
+	fs      disk.FS
+	budget  int
+	metrics *metrics
+
+	mu struct {
+		sync.Mutex
+		open int
+		idle *list.List // of *handle, least recently used first
+	}
+}
+
+func newFiles(fs disk.FS, budget int, m *metrics) *files {
+	f := &files{fs: fs, budget: budget, metrics: m}
+	f.mu.idle = list.New()
+	m.maxFiles.Set(float64(budget))
+	return f
+}
+
+// acquire gives a reference to the segment's file, opening it if need be.
+func (f *files) acquire(s *segment) (*handle, error) {
+	f.mu.Lock()
+	if h := f.retainLocked(s); h != nil {
+		f.mu.Unlock()
+		return h, nil
+	}
+	f.mu.Unlock()
+
+	file, err := f.open(s)
+	if err != nil {
+		return nil, err
+	}
+	f.mu.Lock()
+	if h := f.retainLocked(s); h != nil {
+		f.mu.Unlock()
+		_ = file.Close() // nothing was written through it
+		return h, nil
+	}
+	s.handle = &handle{File: file, seg: s, refs: 1}
+	h := s.handle
+	f.mu.open++
+	extra := f.evictLocked(f.budget)
+	f.metrics.openFiles.Set(float64(f.mu.open))
+	f.mu.Unlock()
+	closeAll(extra)
+	return h, nil
+}
+
+// open opens the segment's .log. When the process is out of descriptors it
+// gives up the idle ones and tries once more.
+func (f *files) open(s *segment) (disk.File, error) {
+	flag := os.O_RDWR
+	if s.sealed.Load() {
+		flag = os.O_RDONLY
+	}
+	file, err := f.fs.OpenFile(s.logPath(), flag)
+	if errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) {
+		f.mu.Lock()
+		idle := f.evictLocked(0)
+		f.mu.Unlock()
+		closeAll(idle)
+		file, err = f.fs.OpenFile(s.logPath(), flag)
+	}
+	return file, err
+}
+
+// retain gives one more reference to a handle that the caller holds.
+func (f *files) retain(h *handle) {
+	f.mu.Lock()
+	h.refs++
+	f.mu.Unlock()
+}
+
+func (f *files) retainLocked(s *segment) *handle {
+	h := s.handle
+	if h == nil {
+		return nil
+	}
+	if h.idle != nil {
+		f.mu.idle.Remove(h.idle)
+		h.idle = nil
+	}
+	h.refs++
+	return h
+}
+
+// release gives a reference back; nil is harmless.
+func (f *files) release(h *handle) {
+	if h == nil {
+		return
+	}
+	f.mu.Lock()
+	h.refs--
+	var extra []*handle
+	switch {
+	case h.refs > 0:
+	case h.seg.handle == h:
+		h.idle = f.mu.idle.PushBack(h)
+		extra = f.evictLocked(f.budget)
+	default: // dropped while in use
+		f.mu.open--
+		extra = []*handle{h}
+	}
+	f.metrics.openFiles.Set(float64(f.mu.open))
+	f.mu.Unlock()
+	closeAll(extra)
+}
+
+// drop forgets the segment's file: it is closed now or with its last
+// reference.
+func (f *files) drop(s *segment) {
+	f.mu.Lock()
+	h := s.handle
+	s.handle = nil
+	if h == nil || h.idle == nil {
+		f.mu.Unlock()
+		return
+	}
+	f.mu.idle.Remove(h.idle)
+	f.mu.open--
+	f.metrics.openFiles.Set(float64(f.mu.open))
+	f.mu.Unlock()
+	closeAll([]*handle{h})
+}
+
+// evictLocked takes idle handles away until at most budget are open.
+func (f *files) evictLocked(budget int) (evicted []*handle) {
+	for f.mu.open > budget && f.mu.idle.Len() > 0 {
+		h := f.mu.idle.Remove(f.mu.idle.Front()).(*handle)
+		h.idle, h.seg.handle = nil, nil
+		f.mu.open--
+		evicted = append(evicted, h)
+	}
+	return evicted
+}
+
+// closeAll closes files that have nothing to sync: a handle that was written
+// through is pinned until it was synced.
+func closeAll(handles []*handle) {
+	for _, h := range handles {
+		_ = h.Close()
+	}
+}

@@ -1,0 +1,248 @@
+package storage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	keeperTick      = time.Second
+	checkpointEvery = 5 * time.Second
+	checkpointBytes = 256 << 20 // appended since the last checkpoint
+)
+
+// keeper is the one goroutine of a directory that writes what nobody waits
+// for: it seals segments that have ended, writes checkpoints, and ends
+// segments that have grown old.
+type keeper struct {
+	dir  *Dir
+	wake chan struct{}
+
+	mu struct {
+		sync.Mutex
+		seals []sealRequest // in the order in which the segments ended
+	}
+	bytes atomic.Int64 // appended since the last checkpoint
+}
+
+type sealRequest struct {
+	log *Log
+	seg *segment
+}
+
+func newKeeper(d *Dir) *keeper {
+	return &keeper{dir: d, wake: make(chan struct{}, 1)}
+}
+
+// appended counts appended bytes towards the next checkpoint.
+func (k *keeper) appended(n int) {
+	if was := k.bytes.Add(int64(n)) - int64(n); was < checkpointBytes && was+int64(n) >= checkpointBytes {
+		k.signal()
+	}
+}
+
+// seal asks for the segment to be sealed; requests of one log are served in
+// their order.
+func (k *keeper) seal(l *Log, s *segment) {
+	k.mu.Lock()
+	k.mu.seals = append(k.mu.seals, sealRequest{l, s})
+	k.mu.Unlock()
+	k.signal()
+}
+
+func (k *keeper) signal() {
+	select {
+	case k.wake <- struct{}{}:
+	default:
+	}
+}
+
+// run works until ctx ends.
+func (k *keeper) run(ctx context.Context) {
+	tick := time.NewTicker(keeperTick)
+	defer tick.Stop()
+	last := time.Now()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-k.wake:
+		case <-tick.C:
+			k.dir.measureFree()
+			k.rollOld()
+		}
+		if k.dir.Failed() != nil {
+			continue
+		}
+		k.sealAll()
+		if time.Since(last) >= checkpointEvery || k.bytes.Load() >= checkpointBytes {
+			last = time.Now()
+			if err := k.checkpoint(); err != nil {
+				k.complain("checkpoint was not written", err)
+			}
+		}
+	}
+}
+
+// complain reports an error. A lack of room passes by and the work is done
+// again later; anything else means that the disk cannot be trusted.
+func (k *keeper) complain(msg string, err error) {
+	if noSpace(err) && !errors.Is(err, errSync) {
+		k.dir.opts.Logger.Warn(msg, slog.Any("err", err)) //nolint:sloglint // msg is constant in every call
+		return
+	}
+	k.dir.fail(err)
+}
+
+// rollOld ends the segments whose time is over.
+func (k *keeper) rollOld() {
+	now := k.dir.opts.Now()
+	for _, l := range k.dir.openLogs() {
+		if err := l.rollIfOld(now); err != nil {
+			k.dir.opts.Logger.Warn("segment that is old enough was not closed",
+				slog.String("topic", l.name), slog.Int("partition", int(l.id.Partition)), slog.Any("err", err))
+		}
+	}
+}
+
+// sealAll seals the segments that have ended. A log whose segment cannot be
+// sealed for now keeps its order: its later ones wait, too.
+func (k *keeper) sealAll() {
+	k.mu.Lock()
+	seals := k.mu.seals
+	k.mu.seals = nil
+	k.mu.Unlock()
+	var again []sealRequest
+	blocked := make(map[*Log]bool)
+	for _, r := range seals {
+		if blocked[r.log] || k.dir.Failed() != nil {
+			again = append(again, r)
+			continue
+		}
+		if err := k.sealOne(r.log, r.seg); err != nil {
+			blocked[r.log] = true
+			again = append(again, r)
+			k.complain("segment was not sealed", err)
+		}
+	}
+	k.mu.Lock()
+	k.mu.seals = append(again, k.mu.seals...)
+	k.mu.Unlock()
+}
+
+// sealOne makes an ended segment durable, then its indexes with the header
+// that says so. From then on nothing of the segment changes.
+func (k *keeper) sealOne(l *Log, s *segment) error {
+	if !l.enter() {
+		return nil
+	}
+	defer l.leave()
+	h, err := k.dir.files.acquire(s)
+	if err != nil {
+		return err
+	}
+	defer k.dir.files.release(h)
+	l.mu.RLock()
+	t, head, named := s.tail, s.seal(), s.named
+	l.mu.RUnlock()
+	if s.allocated > t.size {
+		if err := h.Truncate(t.size); err != nil {
+			return fmt.Errorf("trim %s: %w", s.logPath(), err)
+		}
+		k.dir.slack.Add(t.size - s.allocated)
+		s.allocated = t.size
+	}
+	if err := syncFault(s.logPath(), h.SyncData()); err != nil {
+		return err
+	}
+	if err := writeSealed(k.dir.opts.FS, s.stem, head, t.entries, t.times); err != nil {
+		return err
+	}
+	if !named {
+		if err := syncFault(l.path, k.dir.opts.FS.SyncDir(l.path)); err != nil {
+			return err
+		}
+	}
+	l.mu.Lock()
+	s.named = true
+	s.entries, s.times = nil, nil
+	s.sealed.Store(true)
+	l.mu.Unlock()
+	return nil
+}
+
+// checkpoint writes how far each log is durable.
+func (k *keeper) checkpoint() error {
+	bytes := k.bytes.Load()
+	var pending []*Log
+	for _, l := range k.dir.openLogs() {
+		r, ok, err := k.record(l)
+		if err != nil {
+			return err
+		}
+		if ok {
+			k.dir.setRecord(l.id, r)
+			pending = append(pending, l)
+		}
+	}
+	if len(pending) == 0 && !k.dir.recordsChanged() {
+		return nil
+	}
+	if err := k.dir.writeCheckpoint(); err != nil {
+		for _, l := range pending {
+			l.mu.Lock()
+			l.mu.changed = true
+			l.mu.Unlock()
+		}
+		return err
+	}
+	k.bytes.Add(-bytes)
+	k.dir.metrics.checkpoints.Inc()
+	return nil
+}
+
+// record makes the log's line of the checkpoint, after it has written the
+// index entries that the line counts; false if the log has not changed. The
+// entries need no sync, because the line has their checksum.
+func (k *keeper) record(l *Log) (checkpointRecord, bool, error) {
+	if !l.enter() {
+		return checkpointRecord{}, false, nil
+	}
+	defer l.leave()
+	l.mu.Lock()
+	changed := l.mu.changed
+	l.mu.changed = false
+	m, start := l.mu.durable, l.mu.start
+	sealed := m.seg.sealed.Load()
+	t := m.seg.tail
+	l.mu.Unlock()
+	if !changed {
+		return checkpointRecord{}, false, nil
+	}
+	r := checkpointRecord{
+		logStart: start, activeBase: m.seg.base, activeGen: m.seg.gen, recoveryOffset: m.offset, recoveryPos: m.pos,
+		maxTimestamp: m.maxTimestamp, lastAppendMs: m.lastAppend, logCRC: m.crc, leaderEpoch: m.epoch,
+	}
+	if sealed {
+		// The entries are behind the seal; should that be damaged, the
+		// whole segment is scanned.
+		r.recoveryPos = 0
+		return r, true, nil
+	}
+	err := writePending(k.dir.opts.FS, m.seg, &m, t.entries[:m.entries], t.times[:m.times])
+	if err != nil {
+		l.mu.Lock()
+		l.mu.changed = true
+		l.mu.Unlock()
+		return checkpointRecord{}, false, err
+	}
+	w := &m.seg.written
+	r.indexEntries, r.indexCRC = uint32(w.entries), w.entriesCRC
+	r.timeIndexEntries, r.timeIndexCRC = uint32(w.times), w.timesCRC
+	return r, true, nil
+}

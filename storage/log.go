@@ -1,0 +1,198 @@
+package storage
+
+import (
+	"sync"
+	"sync/atomic"
+)
+
+// Log is one partition's log. It is safe for concurrent use.
+type Log struct {
+	dir  *Dir
+	id   ID
+	name string // the topic's, for log lines
+	path string
+
+	config  atomic.Pointer[Config]
+	queued  atomic.Bool  // in the flusher's next round
+	waiting atomic.Bool  // in the flusher's list of logs with a deadline
+	stamp   atomic.Int64 // newest log append time given
+
+	// writing is held by the one who appends, rolls or closes, over the
+	// write to the file but never over a sync. It is taken before mu.
+	writing struct {
+		sync.Mutex
+		producers *producers
+	}
+	mu struct {
+		sync.RWMutex
+		closed    bool
+		segments  []*segment // never empty while open; the last is active. Copied on write
+		start     int64
+		end       int64
+		durable   mark
+		recent    recent
+		lazy      backlog
+		lazySince int64 // when the oldest of lazy was appended, by dir.clock
+		changed   bool  // since the last checkpoint
+		epoch     int32 // of the newest batch
+	}
+	// users counts those who are within a method while the log is open.
+	// Adding needs mu and closed unset, so that nobody enters behind Wait.
+	users sync.WaitGroup
+}
+
+// backlog is what a page-cache-mode log holds that no flush has covered.
+type backlog struct {
+	bytes, records int64
+}
+
+// mark is a point in the log up to which everything is durable, with what the
+// checkpoint must know of the segment there.
+type mark struct {
+	seg          *segment
+	pos, offset  int64
+	crc          uint32
+	maxTimestamp int64
+	lastAppend   int64
+	entries      int
+	times        int
+	producers    bool
+	epoch        int32
+}
+
+// Offsets are the bounds of a log: the first offset, the offset up to which
+// everything is durable, and the offset that the next record gets.
+type Offsets struct {
+	Start, Durable, End int64
+}
+
+// ID names the partition.
+func (l *Log) ID() ID { return l.id }
+
+// Config returns the configuration with every default filled in.
+func (l *Log) Config() Config { return *l.config.Load() }
+
+// SetConfig replaces the configuration; the next append follows it.
+func (l *Log) SetConfig(c Config) {
+	c = c.withDefaults()
+	l.writing.Lock()
+	l.config.Store(&c)
+	l.writing.producers.setExpiration(c.ProducerExpiration)
+	l.writing.Unlock()
+	l.dir.flusher.touch(l, &c)
+}
+
+// Offsets returns the bounds as of now.
+func (l *Log) Offsets() Offsets {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	return Offsets{Start: l.mu.start, Durable: l.mu.durable.offset, End: l.mu.end}
+}
+
+// Size is the number of bytes of all batches in the log.
+func (l *Log) Size() int64 {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	var n int64
+	for _, s := range l.mu.segments {
+		n += s.size
+	}
+	return n
+}
+
+// Segments is the number of segments, at least one.
+func (l *Log) Segments() int {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	return len(l.mu.segments)
+}
+
+// enter says that the caller uses the log's files until leave; false once the
+// log is closed.
+func (l *Log) enter() bool {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	if l.mu.closed {
+		return false
+	}
+	l.users.Add(1)
+	return true
+}
+
+func (l *Log) leave() { l.users.Done() }
+
+// close ends all use of the log and waits for those who use it; sections in
+// flight keep their files. false if it was closed already.
+func (l *Log) close() bool {
+	l.mu.Lock()
+	was := l.mu.closed
+	l.mu.closed = true
+	segments := l.mu.segments
+	lazy := l.mu.lazy
+	l.mu.lazy = backlog{}
+	l.mu.Unlock()
+	if was {
+		return false
+	}
+	l.dir.flusher.lazyBytes.Add(-lazy.bytes)
+	l.users.Wait()
+	for _, s := range segments {
+		l.dir.files.release(s.pin)
+		s.pin = nil
+		l.dir.files.drop(s)
+		l.dir.tables.drop(s)
+		l.dir.slack.Add(s.size - s.allocated)
+		s.allocated = s.size
+	}
+	return true
+}
+
+// activeLocked is the segment that grows.
+func (l *Log) activeLocked() *segment { return l.mu.segments[len(l.mu.segments)-1] }
+
+// markLocked is the mark for all that the log holds now.
+func (l *Log) markLocked() mark {
+	s := l.activeLocked()
+	return mark{
+		seg: s, pos: s.size, offset: s.next, crc: s.crc, maxTimestamp: s.maxTimestamp, lastAppend: s.lastAppend,
+		entries: len(s.entries), times: len(s.times), producers: s.producers, epoch: l.mu.epoch,
+	}
+}
+
+// recentSize is how many of the newest batches' positions a log keeps, so
+// that readers at the tail need not look for them.
+const recentSize = 64
+
+// recent is a ring of the newest batch boundaries of the active segment. It
+// takes no memory before the first append.
+type recent struct {
+	points []point // nil or recentSize long
+	n      int     // how many were added since the segment began
+}
+
+type point struct {
+	offset, pos int64
+}
+
+// add keeps a boundary that is greater than all before it.
+func (r *recent) add(p point) {
+	if r.points == nil {
+		r.points = make([]point, recentSize)
+	}
+	r.points[r.n%recentSize] = p
+	r.n++
+}
+
+// find looks for the boundary with exactly that offset.
+func (r *recent) find(offset int64) (pos int64, ok bool) {
+	kept := min(r.n, recentSize)
+	first := r.n - kept
+	i := lastTrue(kept, func(i int) bool { return r.points[(first+i)%recentSize].offset <= offset })
+	if i < 0 {
+		return 0, false
+	}
+	p := r.points[(first+i)%recentSize]
+	return p.pos, p.offset == offset
+}
+
+func (r *recent) reset() { r.n = 0 }

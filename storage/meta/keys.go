@@ -1,0 +1,48 @@
+package meta
+
+import "encoding/binary"
+
+// Every key in the store starts with one of these bytes. Two owners never
+// share one; numbers in keys are big endian, so that keys sort as numbers do.
+//
+//	key                     value                          owner
+//	"L" index u64           metadata log entry             replication
+//	"S" record key          state made from the log        replication/controller
+//	"A"                     last applied index, u64        replication
+const (
+	PrefixLog     = 'L'
+	PrefixState   = 'S'
+	PrefixApplied = 'A'
+)
+
+// LogKey is the key of the metadata log entry at index.
+func LogKey(index uint64) []byte {
+	return binary.BigEndian.AppendUint64([]byte{PrefixLog}, index)
+}
+
+// LogIndex is the index in a key that LogKey made.
+func LogIndex(key []byte) (index uint64, ok bool) {
+	if len(key) != 9 || key[0] != PrefixLog {
+		return 0, false
+	}
+	return binary.BigEndian.Uint64(key[1:]), true
+}
+
+// StateKey is the key of the state record named by key.
+func StateKey(key []byte) []byte { return append([]byte{PrefixState}, key...) }
+
+// AppliedKey is the key of the index of the last entry that state contains.
+func AppliedKey() []byte { return []byte{PrefixApplied} }
+
+// prefixEnd is the smallest key greater than every key with the prefix; nil
+// when there is none.
+func prefixEnd(prefix []byte) []byte {
+	for i := len(prefix) - 1; i >= 0; i-- {
+		if prefix[i] != 0xff {
+			end := append([]byte(nil), prefix[:i+1]...)
+			end[i]++
+			return end
+		}
+	}
+	return nil
+}

@@ -1,0 +1,63 @@
+package storage
+
+import "github.com/prometheus/client_golang/prometheus"
+
+// metrics are the counters of one data directory. They count whether or not
+// a registerer was given.
+type metrics struct {
+	flushRounds   prometheus.Counter
+	flushSeconds  prometheus.Histogram
+	flushFiles    prometheus.Histogram
+	flushSyncAlls prometheus.Counter
+	bytes         prometheus.Counter
+	batches       prometheus.Counter
+	rolls         prometheus.Counter
+	recoveries    prometheus.Counter
+	cutBytes      prometheus.Counter
+	rebuilt       prometheus.Counter
+	checkpoints   prometheus.Counter
+	openFiles     prometheus.Gauge
+	maxFiles      prometheus.Gauge
+	mappings      prometheus.Gauge
+	unflushed     prometheus.GaugeFunc
+}
+
+func newMetrics(r prometheus.Registerer, unflushed func() float64) *metrics {
+	counter := func(name, help string) prometheus.Counter {
+		return prometheus.NewCounter(prometheus.CounterOpts{Namespace: "leat", Subsystem: "storage", Name: name, Help: help})
+	}
+	gauge := func(name, help string) prometheus.Gauge {
+		return prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "leat", Subsystem: "storage", Name: name, Help: help})
+	}
+	histogram := func(name, help string, first, factor float64, n int) prometheus.Histogram {
+		return prometheus.NewHistogram(prometheus.HistogramOpts{
+			Namespace: "leat", Subsystem: "storage", Name: name, Help: help,
+			Buckets: prometheus.ExponentialBuckets(first, factor, n),
+		})
+	}
+	m := &metrics{
+		flushRounds:   counter("flush_rounds_total", "Rounds of the group-commit flusher."),
+		flushSeconds:  histogram("flush_round_seconds", "Time that a flush round took.", 1e-4, 2, 16),
+		flushFiles:    histogram("flush_round_files", "Logs made durable by a flush round.", 1, 4, 8),
+		flushSyncAlls: counter("flush_syncfs_total", "Flush rounds that used one syncfs for all files."),
+		bytes:         counter("appended_bytes_total", "Bytes appended to logs."),
+		batches:       counter("appended_batches_total", "Batches appended to logs."),
+		rolls:         counter("segment_rolls_total", "Segments closed because the next one was begun."),
+		recoveries:    counter("recoveries_total", "Logs that were scanned when they were opened."),
+		cutBytes:      counter("recovery_cut_bytes_total", "Bytes cut from torn tails when logs were opened."),
+		rebuilt:       counter("indexes_rebuilt_total", "Index files rebuilt because they were missing or damaged."),
+		checkpoints:   counter("checkpoints_total", "Checkpoints written."),
+		openFiles:     gauge("segment_open_files", "Segment files open now."),
+		maxFiles:      gauge("segment_max_files", "Segment files that may stay open while nobody uses them."),
+		mappings:      gauge("index_mappings", "Index files mapped now."),
+		unflushed: prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Namespace: "leat", Subsystem: "storage", Name: "page_cache_unflushed_bytes",
+			Help: "Bytes of page-cache-mode logs that no flush has covered yet.",
+		}, unflushed),
+	}
+	if r != nil {
+		r.MustRegister(m.flushRounds, m.flushSeconds, m.flushFiles, m.flushSyncAlls, m.bytes, m.batches, m.rolls, m.recoveries,
+			m.cutBytes, m.rebuilt, m.checkpoints, m.openFiles, m.maxFiles, m.mappings, m.unflushed)
+	}
+	return m
+}

@@ -1,0 +1,269 @@
+package storage
+
+import (
+	"bytes"
+	"errors"
+	"flag"
+	"fmt"
+	"leat/storage/disk"
+	"leat/storage/record"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+)
+
+var (
+	modelSeeds = flag.Int("seeds", 0, "how many seeds TestModel runs; 0 is LEAT_SEEDS or 60")
+	modelSeed  = flag.Uint64("seed", 0, "run TestModel with this seed only")
+)
+
+// TestModel proves that whatever is appended, and however often the process
+// restarts or the power fails, the log has the same batches in the same order
+// as a plain slice: all that was durable, and of the rest a prefix.
+func TestModel(t *testing.T) {
+	seeds := *modelSeeds
+	if seeds == 0 {
+		seeds = 60
+		if n, err := strconv.Atoi(os.Getenv("LEAT_SEEDS")); err == nil {
+			seeds = n
+		}
+	}
+	first := uint64(time.Now().UnixNano())
+	if *modelSeed != 0 {
+		first, seeds = *modelSeed, 1
+	}
+	for i := range seeds {
+		seed := first + uint64(i)
+		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
+			t.Parallel()
+			newModelRun(t, seed).run(120)
+		})
+	}
+}
+
+// modelRun drives one log at random.
+type modelRun struct {
+	t     *testing.T
+	rng   *rand.Rand
+	fs    *disk.Mem
+	dir   *Dir
+	log   *Log
+	cfg   Config
+	model model
+	pids  map[int64]int32 // next sequence of each producer
+	last  map[int64]sent  // the newest batch of each producer, to send again
+}
+
+type sent struct {
+	batch record.Batch
+	at    Appended
+}
+
+func newModelRun(t *testing.T, seed uint64) *modelRun {
+	r := &modelRun{
+		t: t, rng: rand.New(rand.NewPCG(seed, 0)), fs: disk.NewMem(),
+		pids: make(map[int64]int32), last: make(map[int64]sent),
+	}
+	r.cfg = r.randomConfig()
+	r.open()
+	if err := r.dir.Create([]LogName{{ID: testID, Topic: "orders"}}); err != nil {
+		t.Fatal(err)
+	}
+	r.log = openLog(t, r.dir, r.cfg)
+	return r
+}
+
+// randomConfig has tiny segments and index intervals, so that every edge is
+// near.
+func (r *modelRun) randomConfig() Config {
+	pick := func(of ...int64) int64 { return of[r.rng.IntN(len(of))] }
+	return Config{
+		SegmentBytes:      pick(300, 2000, 20_000, 1<<30),
+		IndexInterval:     int(pick(1, 200, 4096)),
+		SegmentIndexBytes: int(pick(24, 200, 1<<20)),
+		FlushMessages:     pick(1, 1, 3, 1<<40),
+		HeaderOnly:        r.rng.IntN(2) == 0,
+		TimestampAfter:    1 << 62,
+	}
+}
+
+func (r *modelRun) open() { r.dir = openDir(r.t, r.fs) }
+
+func (r *modelRun) run(steps int) {
+	for range steps {
+		switch n := r.rng.IntN(100); {
+		case n < 60:
+			r.append()
+		case n < 70:
+			r.repeat()
+		case n < 80:
+			r.model.check(r.t, r.log, r.rng)
+		case n < 85:
+			waitDurableOrLazy(r.t, r.log, r.cfg)
+		case n < 88:
+			r.cfg = r.randomConfig()
+			r.log.SetConfig(r.cfg)
+		case n < 93:
+			r.restart()
+		default:
+			r.crash()
+		}
+	}
+	r.model.check(r.t, r.log, r.rng)
+	r.restart()
+	mustClose(r.t, r.dir)
+}
+
+// waitDurableOrLazy waits where a flush comes at once.
+func waitDurableOrLazy(t *testing.T, l *Log, cfg Config) {
+	if cfg.FlushMessages == 1 {
+		waitDurable(t, l)
+	}
+}
+
+func (r *modelRun) randomBatch() record.Batch {
+	var w record.Builder
+	w.Reset(record.Options{Codec: record.Codec(r.rng.IntN(5))})
+	size := []int{10, 10, 100, 3000}[r.rng.IntN(4)]
+	for range 1 + r.rng.IntN(5) {
+		value := make([]byte, r.rng.IntN(size))
+		for i := range value {
+			value[i] = byte(r.rng.Uint32())
+		}
+		w.Add(r.rng.Int64N(1_000_000), nil, value, nil)
+	}
+	b, err := w.Finish()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return bytes.Clone(b)
+}
+
+func (r *modelRun) append() {
+	b := r.randomBatch()
+	pid := int64(-1)
+	if r.rng.IntN(3) == 0 {
+		pid = r.rng.Int64N(4)
+		b = withProducer(b, pid, 0, r.pids[pid])
+	}
+	original := bytes.Clone(b)
+	at := mustAppend(r.t, r.log, b)
+	if at.Base != r.model.end() || at.Last != b.LastOffset() || at.Duplicate {
+		r.t.Fatalf("appended at %+v, want offset %d", at, r.model.end())
+	}
+	r.model.add(b)
+	if pid >= 0 {
+		r.pids[pid] = b.LastSequence() + 1
+		r.last[pid] = sent{original, at}
+	}
+}
+
+// repeat sends a producer's newest batch once more.
+func (r *modelRun) repeat() {
+	for _, pid := range []int64{0, 1, 2, 3} {
+		s, ok := r.last[pid]
+		if !ok {
+			continue
+		}
+		again := mustAppend(r.t, r.log, bytes.Clone(s.batch))
+		if !again.Duplicate || again.Base != s.at.Base || again.Last != s.at.Last {
+			r.t.Fatalf("a repeated batch of producer %d gave %+v, the first time %+v", pid, again, s.at)
+		}
+		_, err := r.log.Append(Append{Batch: withProducer(s.batch, pid, 0, r.pids[pid]+5)})
+		if !errors.Is(err, ErrOutOfOrderSequence) {
+			r.t.Fatalf("a gap in the sequence gave %v", err)
+		}
+	}
+}
+
+func (r *modelRun) restart() {
+	mustClose(r.t, r.dir)
+	r.open()
+	if r.dir.Unclean() {
+		r.t.Fatal("a clean stop was followed by an unclean start")
+	}
+	r.log = openLog(r.t, r.dir, r.cfg)
+	r.model.check(r.t, r.log, r.rng)
+	if o := r.log.Offsets(); o.Durable != o.End {
+		r.t.Fatalf("after a clean stop %+v", o)
+	}
+}
+
+// crash cuts the power at this moment, or within the next operations on the
+// file system, and opens what is left.
+func (r *modelRun) crash() {
+	keep := []float64{0, 0.1, 0.5, 0.9, 1}[r.rng.IntN(5)]
+	was := r.log.Offsets()
+	clone := r.fs.CrashClone(keep, r.rng)
+	if r.rng.IntN(2) == 0 {
+		clone, was = r.crashWithin(keep)
+	}
+	_ = r.dir.Close() // the old world may end as it likes
+	r.fs = clone
+	r.open()
+	r.log = openLog(r.t, r.dir, r.cfg)
+	end := r.log.Offsets().End
+	if end < was.Durable || end > r.model.end() {
+		r.t.Fatalf("after a crash the log ends at %d, durable was %d, appended %d", end, was.Durable, r.model.end())
+	}
+	if keep == 1 && end < was.End {
+		r.t.Fatalf("after kill -9 the log ends at %d of %d", end, was.End)
+	}
+	r.model.cutAt(end)
+	r.forgetProducers(end)
+	r.model.check(r.t, r.log, r.rng)
+}
+
+// crashWithin goes on until the power is cut before some operation on the
+// file system, of whichever goroutine.
+func (r *modelRun) crashWithin(keep float64) (clone *disk.Mem, was Offsets) {
+	var mu sync.Mutex
+	left := 1 + r.rng.IntN(40)
+	rng := rand.New(rand.NewPCG(r.rng.Uint64(), 0))
+	cut := func(disk.Op) error {
+		mu.Lock()
+		defer mu.Unlock()
+		if left--; left == 0 {
+			was = r.log.Offsets()
+			clone = r.fs.CrashClone(keep, rng)
+		}
+		return nil
+	}
+	r.fs.SetFault(cut)
+	for range 40 {
+		mu.Lock()
+		done := clone != nil
+		mu.Unlock()
+		if done {
+			break
+		}
+		r.append()
+	}
+	r.fs.SetFault(nil)
+	mu.Lock()
+	defer mu.Unlock()
+	if clone == nil {
+		was = r.log.Offsets()
+		clone = r.fs.CrashClone(keep, rng)
+	}
+	left = 0 // a call that is still on its way changes nothing
+	return clone, was
+}
+
+// forgetProducers goes back to what the log says of the producers.
+func (r *modelRun) forgetProducers(end int64) {
+	clear(r.pids)
+	for _, b := range r.model.batches {
+		if b.ProducerID() >= 0 {
+			r.pids[b.ProducerID()] = b.LastSequence() + 1
+		}
+	}
+	for pid, s := range r.last {
+		if s.at.Base >= end {
+			delete(r.last, pid)
+		}
+	}
+}

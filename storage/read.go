@@ -1,0 +1,228 @@
+package storage
+
+import (
+	"errors"
+	"io"
+	"leat/storage/record"
+	"os"
+	"sync/atomic"
+)
+
+// Read returns the whole batches from the one that contains offset from on,
+// never a byte of a batch at or past upTo, as one section of at most maxBytes
+// but at least one batch. It is nil where there is nothing below upTo. A
+// section never reaches from one segment into the next.
+//
+// A reader that goes on where the last section ended costs no read of the
+// .log: sections end at index entries or at positions that are known anyway.
+//
+// Errors: *OffsetError unless Start <= from <= End; *CorruptError; ErrClosed.
+func (l *Log) Read(from int64, maxBytes int, upTo int64) (record.Section, error) {
+	if !l.enter() {
+		return nil, ErrClosed
+	}
+	defer l.leave()
+	v, err := l.view(from, upTo)
+	if err != nil || v == nil {
+		return nil, err
+	}
+	h, err := l.dir.files.acquire(v.seg)
+	if err != nil {
+		return nil, err
+	}
+	start, end, err := v.bounds(h, from, int64(maxBytes), upTo)
+	if err != nil || start >= end {
+		l.dir.files.release(h)
+		return nil, err
+	}
+	return &section{files: l.dir.files, handle: h, start: start, size: end - start}, nil
+}
+
+// view is a consistent look at the segment that has an offset.
+type view struct {
+	log      *Log
+	seg      *segment
+	tail     tail // entries only if the segment is not sealed
+	sealed   bool
+	startPos int64 // of from; -1 if it must be looked up
+	limitPos int64 // of upTo within the segment; -1 if it must be looked up
+}
+
+// view finds the segment for a read; nil if there is nothing to read.
+func (l *Log) view(from, upTo int64) (*view, error) {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	upTo = min(upTo, l.mu.end)
+	if from < l.mu.start || from > l.mu.end {
+		return nil, &OffsetError{Offset: from, Start: l.mu.start, End: l.mu.end}
+	}
+	if from >= upTo {
+		return nil, nil
+	}
+	s := l.mu.segments[segmentIndex(l.mu.segments, from)]
+	v := &view{log: l, seg: s, tail: s.tail, sealed: s.sealed.Load()}
+	v.startPos = l.knownPosLocked(s, from)
+	v.limitPos = l.knownPosLocked(s, upTo)
+	return v, nil
+}
+
+// segmentIndex is the index of the segment that has the offset.
+func segmentIndex(segments []*segment, offset int64) int {
+	return max(lastTrue(len(segments), func(i int) bool { return segments[i].base <= offset }), 0)
+}
+
+// knownPosLocked is the byte position in s of the batch that begins at
+// offset, or s's size for an offset behind s; -1 if that is not known without
+// looking.
+func (l *Log) knownPosLocked(s *segment, offset int64) int64 {
+	switch d := &l.mu.durable; {
+	case offset == s.base:
+		return 0
+	case offset >= s.next:
+		return s.size
+	case d.seg == s && d.offset == offset:
+		return d.pos
+	case s == l.activeLocked():
+		if pos, ok := l.mu.recent.find(offset); ok {
+			return pos
+		}
+	}
+	return -1
+}
+
+// lookup answers from the segment's indexes.
+func (v *view) lookup() lookup {
+	if v.sealed {
+		return &sealedLookup{tables: v.log.dir.tables, files: v.log.dir.files, seg: v.seg, interval: v.log.config.Load().IndexInterval}
+	}
+	return &v.tail
+}
+
+// bounds finds the byte range for a read.
+func (v *view) bounds(h *handle, from, maxBytes, upTo int64) (start, end int64, err error) {
+	start = v.startPos
+	if start < 0 {
+		if start, err = v.find(h, from); err != nil {
+			return 0, 0, err
+		}
+	}
+	atMost := min(start+max(maxBytes, 0), maxSegmentBytes)
+	limit, err := v.limit(h, upTo, atMost)
+	if err != nil || limit <= atMost {
+		return start, limit, err
+	}
+	// Entries are batch boundaries, so the greatest one within reach is where
+	// the next read can go on without looking.
+	cut, err := v.lookup().floorPos(uint32(atMost))
+	if err != nil {
+		return 0, 0, err
+	}
+	if int64(cut.pos) > start {
+		return start, int64(cut.pos), nil
+	}
+	end, err = v.walkTo(h, start, atMost, limit)
+	return start, end, err
+}
+
+// limit is the position of the batch that contains upTo, which may be given
+// too small if it is greater than enough anyway.
+func (v *view) limit(h *handle, upTo, enough int64) (int64, error) {
+	if v.limitPos >= 0 {
+		return v.limitPos, nil
+	}
+	e, err := v.lookup().floorOffset(uint32(upTo - v.seg.base))
+	if err != nil || int64(e.pos) > enough {
+		return int64(e.pos), err
+	}
+	return v.find(h, upTo)
+}
+
+// find is the position of the batch that contains offset.
+func (v *view) find(h *handle, offset int64) (int64, error) {
+	e, err := v.lookup().floorOffset(uint32(offset - v.seg.base))
+	if err != nil {
+		return 0, err
+	}
+	if v.seg.base+int64(e.rel) == offset {
+		return int64(e.pos), nil
+	}
+	w := newWalk(h, v.seg.logPath(), v.seg.base, int64(e.pos), v.seg.base+int64(e.rel), v.tail.size)
+	defer w.close()
+	for {
+		pos := w.pos
+		b, err := w.header()
+		if errors.Is(err, io.EOF) {
+			return v.tail.size, nil
+		}
+		if err != nil {
+			return 0, err
+		}
+		if b.NextOffset() > offset {
+			return pos, nil
+		}
+	}
+}
+
+// walkTo goes from batch to batch: the end of the last one that ends at
+// atMost or before, or of the one at start if that is longer. Nothing behind
+// limit is looked at.
+func (v *view) walkTo(h *handle, start, atMost, limit int64) (int64, error) {
+	w := newWalk(h, v.seg.logPath(), v.seg.base, start, -1, limit)
+	defer w.close()
+	end := start
+	for {
+		_, err := w.header()
+		if errors.Is(err, io.EOF) {
+			return end, nil
+		}
+		if err != nil {
+			return 0, err
+		}
+		if end > start && w.pos > atMost {
+			return end, nil
+		}
+		end = w.pos
+	}
+}
+
+// section is a record.Section over a segment's .log.
+type section struct {
+	files       *files
+	handle      *handle
+	start, size int64
+	released    atomic.Bool
+}
+
+// ReadAt reads at off bytes from the section's start.
+func (s *section) ReadAt(p []byte, off int64) (int, error) {
+	if off < 0 || off >= s.size {
+		return 0, io.EOF
+	}
+	short := int64(len(p)) > s.size-off
+	if short {
+		p = p[:s.size-off]
+	}
+	n, err := s.handle.ReadAt(p, s.start+off)
+	if n == len(p) {
+		err = nil
+		if short {
+			err = io.EOF
+		}
+	} else if errors.Is(err, io.EOF) {
+		err = &CorruptError{Path: s.handle.seg.logPath(), Pos: s.start + off + int64(n), Err: errTorn}
+	}
+	return n, err
+}
+
+// Len is the section's size in bytes.
+func (s *section) Len() int64 { return s.size }
+
+// File is the file of the operating system and the section's position in it.
+func (s *section) File() (*os.File, int64) { return s.handle.OSFile(), s.start }
+
+// Release gives the segment's file back.
+func (s *section) Release() {
+	if s.released.CompareAndSwap(false, true) {
+		s.files.release(s.handle)
+	}
+}

@@ -1,0 +1,97 @@
+package web
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// answer is what the handler wrote.
+type answer struct {
+	status int
+	header http.Header
+	body   string
+}
+
+func get(method, target string, header http.Header) answer {
+	r := httptest.NewRequest(method, target, nil)
+	r.Header = header
+	w := httptest.NewRecorder()
+	Handler().ServeHTTP(w, r)
+	return answer{w.Code, w.Header(), w.Body.String()}
+}
+
+// TestHandler proves that every page is there with its type and the headers that keep a browser safe, that HEAD has no
+// body, and that an unchanged page is not sent again.
+func TestHandler(t *testing.T) {
+	for target, wantType := range map[string]string{
+		"/":                       "text/html; charset=utf-8",
+		"/examples/longpoll.html": "text/html; charset=utf-8",
+		"/examples/longpoll.js":   "text/javascript; charset=utf-8",
+		"/examples/leat.css":      "text/css; charset=utf-8",
+	} {
+		got := get(http.MethodGet, target, nil)
+		if got.status != http.StatusOK || got.header.Get("Content-Type") != wantType || got.body == "" {
+			t.Errorf("%s: %d %s, %d bytes", target, got.status, got.header.Get("Content-Type"), len(got.body))
+		}
+		policy := got.header.Get("Content-Security-Policy")
+		if got.header.Get("X-Content-Type-Options") != "nosniff" || !strings.Contains(policy, "script-src 'self';") {
+			t.Errorf("%s: headers %v", target, got.header)
+		}
+		head := get(http.MethodHead, target, nil)
+		if head.status != http.StatusOK || head.body != "" || head.header.Get("Content-Length") != strconv.Itoa(len(got.body)) {
+			t.Errorf("HEAD %s: %d, %d bytes, %v", target, head.status, len(head.body), head.header)
+		}
+		again := get(http.MethodGet, target, http.Header{"If-None-Match": {got.header.Get("ETag")}})
+		if again.status != http.StatusNotModified || again.body != "" {
+			t.Errorf("%s again: %d, %d bytes", target, again.status, len(again.body))
+		}
+	}
+}
+
+// TestRefused proves that what is no page is a problem document, and never another file of the program.
+func TestRefused(t *testing.T) {
+	for _, c := range []struct {
+		method, target string
+		want           int
+	}{
+		{http.MethodGet, "/index.html", 404},
+		{http.MethodGet, "/embed.go", 404},
+		{http.MethodGet, "/examples", 404},
+		{http.MethodGet, "/examples/", 404},
+		{http.MethodGet, "/examples/../embed.go", 404},
+		{http.MethodPost, "/", 405},
+		{http.MethodDelete, "/nothing", 405},
+	} {
+		got := get(c.method, c.target, nil)
+		kind := got.header.Get("Content-Type")
+		if got.status != c.want || kind != "application/problem+json" || !strings.Contains(got.body, `"retriable":false`) {
+			t.Errorf("%s %s: %d %s %s", c.method, c.target, got.status, kind, got.body)
+		}
+	}
+}
+
+// TestPolicyHolds proves that the pages live by their own policy: no inline script, style or handler, no other origin;
+// and that every local link leads to a page or to a route of the HTTP door.
+func TestPolicyHolds(t *testing.T) {
+	inline := regexp.MustCompile(`<script>|<style|\sstyle=|\son[a-z]+=|https?://`)
+	link := regexp.MustCompile(`(?:href|src)="(/[^"]*)"`)
+	for _, target := range []string{"/", "/examples/longpoll.html"} {
+		body := get(http.MethodGet, target, nil).body
+		if found := inline.FindString(body); found != "" {
+			t.Errorf("%s has %q", target, found)
+		}
+		for _, match := range link.FindAllStringSubmatch(body, -1) {
+			local := match[1]
+			if local == "/openapi.yaml" || strings.HasPrefix(local, "/v1/") || local == "/readyz" {
+				continue
+			}
+			if got := get(http.MethodGet, local, nil); got.status != http.StatusOK {
+				t.Errorf("%s links to %s: %d", target, local, got.status)
+			}
+		}
+	}
+}

@@ -1,0 +1,255 @@
+// Tails one partition by long poll. The whole protocol is one request in a loop:
+//
+//   GET /v1/topics/{topic}/partitions/{partition}/records?from=tail:100
+//   GET /v1/topics/{topic}/partitions/{partition}/records?offset={next_offset}&wait=25     and so on
+//
+// The server answers as soon as there is a record, or with an empty list when `wait` seconds are over. The position is
+// next_offset and nothing else, so a pause, a lost connection or a restart of the server neither loses nor repeats.
+'use strict'
+
+const waitSeconds = 25
+const keepRows = 1000
+const longestBackoff = 15000
+
+const $ = (id) => document.getElementById(id)
+const ui = Object.fromEntries(['topic', 'partition', 'from', 'pause', 'clear', 'link', 'status', 'rows', 'empty', 'records',
+  'problem', 'problem-title', 'problem-detail', 'problem-next', 'retry'].map((id) => [id, $(id)]))
+
+/** What is being tailed: {topic, partition, from, next, seen, paused, abort}; null before the first choice. */
+let tail = null
+
+/** A request that was refused, with the problem document that said why (RFC 9457). */
+class Refused extends Error {
+  constructor (problem, status) {
+    super(problem.detail || problem.title || `HTTP status ${status}`)
+    this.title = problem.title || `HTTP status ${status}`
+    this.code = problem.code || ''
+    this.retriable = problem.retriable === true || (problem.retriable === undefined && status >= 500)
+  }
+}
+
+async function ask (path, signal) {
+  const response = await fetch(path, { signal, headers: { Accept: 'application/json' }, cache: 'no-store' })
+  if (response.ok) return response.json()
+  let problem = {}
+  try {
+    problem = await response.json()
+  } catch {
+    // not a problem document: a proxy answered
+  }
+  throw new Refused(problem, response.status)
+}
+
+function recordsPath (t) {
+  const query = new URLSearchParams({ max_records: keepRows, as: 'string' })
+  if (t.next === null) {
+    query.set('from', t.from) // no wait: until this is answered there is no position, and a pause would lose records
+  } else {
+    query.set('offset', t.next)
+    query.set('wait', waitSeconds)
+  }
+  return `/v1/topics/${encodeURIComponent(t.topic)}/partitions/${t.partition}/records?${query}`
+}
+
+/** Polls until t is paused or another choice is made. */
+async function run (t) {
+  t.abort = new AbortController()
+  const { signal } = t.abort
+  let backoff = 500
+  while (!signal.aborted) {
+    try {
+      const page = await ask(recordsPath(t), signal)
+      if (signal.aborted) return
+      hideProblem()
+      t.next = page.next_offset
+      t.seen += page.records.length
+      show(page.records)
+      say(`Listening to ${t.topic}, partition ${t.partition}: ${t.seen} records, next offset ${t.next}`)
+      backoff = 500
+    } catch (error) {
+      if (signal.aborted) return
+      const again = !(error instanceof Refused) || error.retriable
+      showProblem(error, again ? `Trying again in ${backoff / 1000} s.` : 'Choose another topic, or try again.')
+      if (!again) return
+      await pauseFor(backoff, signal)
+      backoff = Math.min(backoff * 2, longestBackoff)
+    }
+  }
+}
+
+function pauseFor (ms, signal) {
+  return new Promise((resolve) => {
+    const timer = setTimeout(resolve, ms)
+    signal.addEventListener('abort', () => { clearTimeout(timer); resolve() }, { once: true })
+  })
+}
+
+function show (records) {
+  if (records.length === 0) return
+  const fresh = document.createDocumentFragment()
+  for (const record of records.slice(-keepRows)) fresh.prepend(row(record))
+  ui.rows.prepend(fresh)
+  while (ui.rows.childElementCount > keepRows) ui.rows.lastElementChild.remove()
+  ui.empty.hidden = true
+}
+
+/** A record as a table row. Everything in it is text: a record is never read as HTML. */
+function row (record) {
+  const tr = document.createElement('tr')
+  const time = new Date(record.timestamp)
+  tr.append(cell(String(record.offset)), cell(isNaN(time) ? String(record.timestamp) : time.toISOString()),
+    field(record, 'key'), field(record, 'value'))
+  return tr
+}
+
+function cell (text) {
+  const td = document.createElement('td')
+  td.textContent = text
+  return td
+}
+
+/** The key or value: text if it is text, base64 if it is not, and null or empty said as such. */
+function field (record, name) {
+  const td = document.createElement('td')
+  const text = record[`${name}_str`] ?? record[`${name}_b64`]
+  if (text !== undefined && text !== '') {
+    td.textContent = text
+    if (record[`${name}_b64`] !== undefined) td.title = 'base64'
+    return td
+  }
+  const remark = document.createElement('i')
+  if (text === '') remark.textContent = 'empty'
+  else if (record[name] === null || record[name] === undefined) remark.textContent = 'null'
+  else remark.textContent = JSON.stringify(record[name])
+  td.append(remark)
+  return td
+}
+
+function say (text) { ui.status.textContent = text }
+
+function hideProblem () { ui.problem.hidden = true }
+
+function showProblem (error, next) {
+  ui.problem.hidden = false
+  ui['problem-title'].textContent = error instanceof Refused ? error.title : 'No answer from the server'
+  ui['problem-detail'].textContent = error.code ? `${error.message} (${error.code})` : error.message
+  ui['problem-next'].textContent = next
+  say('Not listening')
+}
+
+/** Stops what is running and begins anew with what is chosen. */
+function begin (from) {
+  tail?.abort?.abort()
+  hideProblem()
+  clear()
+  if (!ui.topic.value || ui.partition.value === '') return
+  const offset = /^\d+$/.test(from) ? Number(from) : null
+  tail = { topic: ui.topic.value, partition: Number(ui.partition.value), from, next: offset, seen: 0, paused: false, abort: null }
+  setPaused(false)
+  history.replaceState(null, '', linkTo(from))
+  document.title = `${tail.topic}/${tail.partition} · Leat`
+  say(`Listening to ${tail.topic}, partition ${tail.partition}`)
+  run(tail)
+}
+
+function linkTo (from) {
+  return `${location.pathname}?${new URLSearchParams({ topic: tail.topic, partition: tail.partition, from })}`
+}
+
+function clear () {
+  ui.rows.replaceChildren()
+  ui.empty.hidden = false
+}
+
+function setPaused (paused) {
+  tail.paused = paused
+  ui.pause.setAttribute('aria-pressed', String(paused))
+  ui.pause.textContent = paused ? 'Resume' : 'Pause'
+}
+
+function togglePause () {
+  if (!tail) return
+  setPaused(!tail.paused)
+  if (tail.paused) {
+    tail.abort.abort()
+    say(`Paused before offset ${tail.next ?? tail.from}; nothing is lost meanwhile`)
+  } else {
+    run(tail)
+  }
+}
+
+/** Copies a link that begins with the oldest record on the page. */
+async function copyLink () {
+  if (!tail) return
+  const oldest = ui.rows.lastElementChild?.firstElementChild.textContent
+  const link = new URL(linkTo(oldest ?? String(tail.next ?? tail.from)), location.href).href
+  history.replaceState(null, '', link)
+  try {
+    await navigator.clipboard.writeText(link)
+    say('Link copied')
+  } catch {
+    say('The link is in the address bar')
+  }
+}
+
+function options (select, values, chosen) {
+  select.replaceChildren(...values.map((value) => new Option(value, value, false, value === chosen)))
+}
+
+async function loadPartitions (chosen) {
+  const topic = await ask(`/v1/topics/${encodeURIComponent(ui.topic.value)}`)
+  options(ui.partition, Array.from({ length: topic.partitions }, (_, i) => String(i)), chosen)
+}
+
+/** The names of all topics, page by page. */
+async function topicNames () {
+  const names = []
+  let query = ''
+  do {
+    const page = await ask(`/v1/topics${query}`)
+    names.push(...page.items.map((topic) => topic.name))
+    query = page.next_page_token ? `?${new URLSearchParams({ page_token: page.next_page_token })}` : ''
+  } while (query)
+  return names
+}
+
+/** Fills the choosers from the server and the address bar, then listens. */
+async function start () {
+  const asked = new URLSearchParams(location.search)
+  try {
+    const names = await topicNames()
+    options(ui.topic, names, asked.get('topic'))
+    if (names.length === 0) {
+      say('This server has no topics yet. Reload when there is one.')
+      return
+    }
+    if (asked.has('topic') && !names.includes(asked.get('topic'))) {
+      throw new Refused({ title: 'No such topic', detail: `This server has no topic ${asked.get('topic')}.`, retriable: false }, 404)
+    }
+    await loadPartitions(asked.get('partition'))
+  } catch (error) {
+    showProblem(error, 'Try again, or choose another topic.')
+    return
+  }
+  const from = asked.get('from') ?? ui.from.value
+  if (!Array.from(ui.from.options).some((option) => option.value === from)) ui.from.add(new Option(`offset ${from}`, from))
+  ui.from.value = from
+  begin(from)
+}
+
+ui.topic.addEventListener('change', async () => {
+  try {
+    await loadPartitions(null)
+    begin(ui.from.value)
+  } catch (error) {
+    showProblem(error, 'Choose another topic, or try again.')
+  }
+})
+ui.partition.addEventListener('change', () => begin(ui.from.value))
+ui.from.addEventListener('change', () => begin(ui.from.value))
+ui.pause.addEventListener('click', togglePause)
+ui.clear.addEventListener('click', clear)
+ui.link.addEventListener('click', copyLink)
+ui.retry.addEventListener('click', () => { if (tail && !tail.paused) { tail.abort.abort(); hideProblem(); run(tail) } else start() })
+$('choose').addEventListener('submit', (event) => event.preventDefault())
+start()
