@@ -141,8 +141,14 @@ func (f yamlFile) Validate(app *kong.Application) error {
 	return nil
 }
 
-// Resolve finds the value of a flag.
+// Resolve finds the value of a flag, unless its variable has one: kong would
+// let the file win.
 func (f yamlFile) Resolve(_ *kong.Context, _ *kong.Path, flag *kong.Flag) (any, error) {
+	for _, name := range flag.Envs {
+		if _, set := os.LookupEnv(name); set {
+			return nil, nil
+		}
+	}
 	v, ok := f[yamlName(flag.Name)]
 	if !ok {
 		return nil, nil

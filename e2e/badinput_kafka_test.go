@@ -22,6 +22,11 @@ func attributes(bits int16) func(*kmsg.RecordBatch) {
 	return func(b *kmsg.RecordBatch) { b.Attributes |= bits }
 }
 
+// producer makes the batch one of an idempotent producer.
+func producer(id int64, epoch int16, sequence int32) func(*kmsg.RecordBatch) {
+	return func(b *kmsg.RecordBatch) { b.ProducerID, b.ProducerEpoch, b.FirstSequence = id, epoch, sequence }
+}
+
 // TestBadBatches proves that each kind of bad batch gets its own code over the Kafka door, and that nothing of it is
 // written.
 func TestBadBatches(t *testing.T) {
@@ -79,8 +84,8 @@ func TestBadBatches(t *testing.T) {
 		{"count -1", "t", good(both(-1)), codeInvalidRecord},
 		{"count 2^31-1", "t", good(both(math.MaxInt32)), codeInvalidRecord},
 		{"control batch", "t", good(attributes(1 << 5)), codeInvalidRecord},
-		{"producer without sequence", "t", good(func(b *kmsg.RecordBatch) { b.ProducerID, b.ProducerEpoch = 7, 0 }), codeInvalidRecord},
-		{"transactional batch", "t", good(attributes(1<<4), func(b *kmsg.RecordBatch) { b.ProducerID, b.ProducerEpoch, b.FirstSequence = 7, 0, 0 }), 48},
+		{"producer without sequence", "t", good(producer(7, 0, -1)), codeInvalidRecord},
+		{"transactional batch", "t", good(attributes(1<<4), producer(7, 0, 0)), 48},
 		{"broker's time claimed", "t", good(attributes(1 << 3)), codeInvalidTimestamp},
 		{"codec 5", "t", good(attributes(5)), 76},
 		{"codec 7", "t", good(attributes(7)), 76},
@@ -260,7 +265,7 @@ func TestCase07Garbage(t *testing.T) {
 		}
 	}
 	burst(500)
-	s.wire().end("", 0) // an honest client is still served
+	s.wire().ping() // an honest client is still served
 	memory, files := s.memory(), s.openFiles()
 	burst(rounds)
 	if grown := s.memory() - memory; grown > 10<<20 {
@@ -291,7 +296,7 @@ func TestCase07Garbage(t *testing.T) {
 // TestAnnouncedSize proves that an announced size costs no memory until its bytes arrive.
 func TestAnnouncedSize(t *testing.T) {
 	s := start(t)
-	s.wire().end("", 0)
+	s.wire().ping()
 	memory := s.memory()
 	head := binary.BigEndian.AppendUint32(nil, 99<<20)
 	head = append(head, 0, 0, 0, 9, 0, 0, 0, 1, 0xff, 0xff)
@@ -313,7 +318,7 @@ func TestAnnouncedSize(t *testing.T) {
 		}
 		return nil
 	})
-	s.wire().end("", 0)
+	s.wire().ping()
 	if grown := s.memory() - memory; grown > 64<<20 {
 		t.Errorf("memory grew by %d MiB for %d announcements of 99 MiB", grown>>20, len(open))
 	}

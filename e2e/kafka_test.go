@@ -124,6 +124,16 @@ func (w *wire) call(req kmsg.Request) kmsg.Response {
 	return resp
 }
 
+// ping asks for the versions of the APIs.
+func (w *wire) ping() {
+	w.t.Helper()
+	req := kmsg.NewPtrApiVersionsRequest()
+	req.Version, req.ClientSoftwareName, req.ClientSoftwareVersion = 3, "e2e", "1"
+	if resp := w.call(req).(*kmsg.ApiVersionsResponse); resp.ErrorCode != codeNone || len(resp.ApiKeys) == 0 {
+		w.t.Fatalf("ApiVersions: %+v", resp)
+	}
+}
+
 func produceRequest(topic string, partition int32, acks int16, records []byte) *kmsg.ProduceRequest {
 	req := kmsg.NewPtrProduceRequest()
 	req.Version, req.Acks, req.TimeoutMillis = 9, acks, 30_000

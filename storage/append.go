@@ -1,12 +1,9 @@
 package storage
 
 import (
-	"errors"
 	"fmt"
 	"leat/storage/record"
 	"math"
-	"syscall"
-	"time"
 )
 
 // Append is one batch to append.
@@ -31,8 +28,8 @@ type Appended struct {
 }
 
 // Append appends one batch and returns when it is in the page cache; it never
-// waits for a sync. Appends to one log are written one after the other in the
-// order of their offsets.
+// waits for a sync. Appends to one log are written in the order of their
+// offsets; those that come while another is being written share one write.
 //
 // Errors: *record.Error for what the batch's content does wrong,
 // *TooLargeError, record.ErrTimestamp, ErrOutOfOrderSequence,
@@ -48,18 +45,18 @@ func (l *Log) Append(a Append) (Appended, error) {
 		return Appended{}, ErrClosed
 	}
 	defer l.leave()
-	done, fatal, err := l.write(a, cfg, stamp)
-	if fatal != nil {
-		l.dir.fail(fatal)
+	p := &pending{Append: a, cfg: cfg, stamp: stamp, turn: make(chan bool, 1)}
+	if l.queue.join(p) || <-p.turn {
+		l.lead(p)
 	}
-	if err != nil || done.Duplicate {
-		return done, err
+	if p.err != nil || p.done.Duplicate {
+		return p.done, p.err
 	}
 	l.dir.metrics.bytes.Add(float64(len(a.Batch)))
 	l.dir.metrics.batches.Inc()
 	l.dir.keeper.appended(len(a.Batch))
 	l.dir.flusher.touch(l, cfg)
-	return done, nil
+	return p.done, nil
 }
 
 // prepare checks the batch and sets its timestamps, all without a lock. It
@@ -142,132 +139,4 @@ func saturate(a, b int64) int64 {
 		return math.MaxInt64
 	}
 	return a + b
-}
-
-// write appends a batch that was checked. fatal is for the directory: it is
-// handed up because no lock may be held when the directory fails.
-func (l *Log) write(a Append, cfg *Config, stamp int64) (done Appended, fatal, err error) {
-	b := a.Batch
-	l.writing.Lock()
-	defer l.writing.Unlock()
-	if err := l.dir.Failed(); err != nil {
-		return Appended{}, nil, err
-	}
-	if l.dir.closing.Load() {
-		return Appended{}, nil, ErrClosed
-	}
-	now := l.dir.opts.Now()
-	seq := sequence{
-		pid: b.ProducerID(), epoch: b.ProducerEpoch(), first: b.BaseSequence(), last: b.LastSequence(), timestamp: stamp,
-	}
-	v, err := l.writing.producers.check(seq, now)
-	if err != nil {
-		return Appended{}, nil, err
-	}
-	if v.duplicate {
-		return Appended{Base: v.base, Last: v.last, Start: l.Offsets().Start, Timestamp: v.timestamp, Duplicate: true}, nil, nil
-	}
-	seg, err := l.place(b, cfg, now)
-	if err != nil {
-		return Appended{}, nil, err
-	}
-	b.SetBaseOffset(seg.next)
-	b.SetLeaderEpoch(a.Epoch)
-	h, fatal, err := l.store(seg, b, cfg, now)
-	if err != nil {
-		return Appended{}, fatal, err
-	}
-	seq.base, seq.lastOffset = b.BaseOffset(), b.LastOffset()
-	l.writing.producers.record(seq, now)
-	start := l.publish(seg, b, h, cfg, now)
-	return Appended{Base: seq.base, Last: seq.lastOffset, Start: start, Timestamp: stamp}, nil, nil
-}
-
-// place returns the segment for b, a new one if the active one must end first.
-// Only the holder of writing changes a segment's numbers, so they are read
-// here without mu.
-func (l *Log) place(b record.Batch, cfg *Config, now time.Time) (*segment, error) {
-	l.mu.RLock()
-	seg := l.activeLocked()
-	l.mu.RUnlock()
-	if seg.next > math.MaxInt64-int64(b.LastOffsetDelta())-1 {
-		return nil, fmt.Errorf("append at offset %d: %w: no offsets are left", seg.next, ErrFull)
-	}
-	if shouldRoll(&seg.tail, seg.firstAppend, int64(len(b)), int64(b.LastOffsetDelta()), now.UnixMilli(), cfg) {
-		return l.roll(seg)
-	}
-	return seg, nil
-}
-
-// store writes b behind the segment's last batch. If that fails the file is
-// cut back; if that fails, too, the error is fatal.
-func (l *Log) store(seg *segment, b record.Batch, cfg *Config, now time.Time) (h *handle, fatal, err error) {
-	h, err = l.dir.files.acquire(seg)
-	if err != nil {
-		return nil, nil, writeError(seg, err)
-	}
-	if cfg.syncEach() {
-		l.dir.preallocate(seg, h, int64(len(b)), cfg, now.UnixMilli())
-	}
-	if _, err = h.WriteAt(b, seg.size); err == nil {
-		if grown := seg.size + int64(len(b)) - seg.allocated; grown > 0 {
-			seg.allocated += grown
-			l.dir.slack.Add(grown)
-		}
-		l.dir.slack.Add(-int64(len(b)))
-		return h, nil, nil
-	}
-	err = writeError(seg, err)
-	if undo := h.Truncate(seg.size); undo != nil {
-		fatal = fmt.Errorf("undo the append to %s: %w", seg.logPath(), undo)
-		err = fmt.Errorf("%w: %w", ErrFailed, err)
-	} else {
-		l.dir.slack.Add(seg.size - seg.allocated)
-		seg.allocated = seg.size
-	}
-	l.dir.files.release(h)
-	return nil, fatal, err
-}
-
-// publish makes the batch visible and hands h over to the segment until the
-// next sync. It returns the log's start.
-func (l *Log) publish(seg *segment, b record.Batch, h *handle, cfg *Config, now time.Time) (start int64) {
-	l.mu.Lock()
-	l.mu.recent.add(point{offset: b.BaseOffset(), pos: seg.size})
-	seg.extend(b, cfg.IndexInterval)
-	seg.lastAppend = now.UnixMilli()
-	if seg.firstAppend == 0 {
-		seg.firstAppend = seg.lastAppend
-	}
-	if seg.pin == nil {
-		seg.pin, h = h, nil
-	}
-	if !cfg.syncEach() {
-		if l.mu.lazy.records == 0 {
-			l.mu.lazySince = l.dir.clock()
-		}
-		l.mu.lazy.bytes += int64(len(b))
-		l.mu.lazy.records += int64(b.LastOffsetDelta()) + 1
-		l.dir.flusher.lazyBytes.Add(int64(len(b)))
-	}
-	l.mu.end = seg.next
-	l.mu.epoch = b.LeaderEpoch()
-	l.mu.changed = true
-	start = l.mu.start
-	l.mu.Unlock()
-	l.dir.files.release(h)
-	return start
-}
-
-// writeError tells a full disk from other refusals.
-func writeError(seg *segment, err error) error {
-	kind := ErrWrite
-	if noSpace(err) {
-		kind = ErrFull
-	}
-	return fmt.Errorf("append to %s: %w: %w", seg.logPath(), kind, err)
-}
-
-func noSpace(err error) bool {
-	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) || errors.Is(err, syscall.EFBIG)
 }

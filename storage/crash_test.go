@@ -8,6 +8,7 @@ import (
 	"leat/storage/record"
 	"math/rand/v2"
 	"path"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -201,7 +202,7 @@ func (s *script) judge(t *testing.T, fs *disk.Mem, was Offsets, keep float64) er
 	if at := mustAppend(t, l, b); at.Base != o.End {
 		return fmt.Errorf("the next append got offset %d, want %d", at.Base, o.End)
 	}
-	left.batches = append(left.batches[:len(left.batches):len(left.batches)], b)
+	left.batches = append(slices.Clip(left.batches), b)
 	left.check(t, l, rand.New(rand.NewPCG(1, 1)))
 	return nil
 }

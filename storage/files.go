@@ -112,13 +112,6 @@ func (f *files) open(s *segment) (disk.File, error) {
 	return file, err
 }
 
-// retain gives one more reference to a handle that the caller holds.
-func (f *files) retain(h *handle) {
-	f.mu.Lock()
-	h.refs++
-	f.mu.Unlock()
-}
-
 func (f *files) retainLocked(s *segment) *handle {
 	h := s.handle
 	if h == nil {

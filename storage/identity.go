@@ -67,8 +67,8 @@ func (id TopicID) IsZero() bool { return id == TopicID{} }
 // ParseTopicID reads what String writes.
 func ParseTopicID(s string) (TopicID, error) {
 	var id TopicID
-	b, err := base64.RawURLEncoding.Strict().DecodeString(s)
-	if err != nil || len(b) != len(id) {
+	b, err := base64.RawURLEncoding.Strict().DecodeString(s) // skips line ends
+	if err != nil || len(b) != len(id) || len(s) != base64.RawURLEncoding.EncodedLen(len(id)) {
 		return id, fmt.Errorf("topic id %q: want 22 characters of base64url", s)
 	}
 	copy(id[:], b)

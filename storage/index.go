@@ -63,12 +63,6 @@ func (t *tail) extend(b record.Batch, interval int) {
 	t.producers = t.producers || b.ProducerID() >= 0
 }
 
-// before drops the entries at or behind byte pos.
-func (t *tail) before(pos int64) {
-	n := lastTrue(len(t.entries), func(i int) bool { return int64(t.entries[i].pos) < pos }) + 1
-	t.entries = t.entries[:n]
-}
-
 // lookup answers from the two indexes of a segment. The zero entry stands for
 // the beginning of the segment.
 type lookup interface {

@@ -37,7 +37,7 @@ func parseSegmentName(name string) (base int64, gen uint32, suffix string, ok bo
 	}
 	suffix = name[stem:]
 	base, err := strconv.ParseInt(name[:baseDigits], 10, 64)
-	if err != nil {
+	if err != nil || base < 0 {
 		return 0, 0, "", false
 	}
 	g, err := strconv.ParseUint(name[baseDigits+1:stem], 16, 32)

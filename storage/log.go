@@ -17,6 +17,8 @@ type Log struct {
 	waiting atomic.Bool  // in the flusher's list of logs with a deadline
 	stamp   atomic.Int64 // newest log append time given
 
+	queue queue // of appends that wait for their write
+
 	// writing is held by the one who appends, rolls or closes, over the
 	// write to the file but never over a sync. It is taken before mu.
 	writing struct {

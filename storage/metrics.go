@@ -9,6 +9,7 @@ type metrics struct {
 	flushSeconds  prometheus.Histogram
 	flushFiles    prometheus.Histogram
 	flushSyncAlls prometheus.Counter
+	writes        prometheus.Counter
 	bytes         prometheus.Counter
 	batches       prometheus.Counter
 	rolls         prometheus.Counter
@@ -40,6 +41,7 @@ func newMetrics(r prometheus.Registerer, unflushed func() float64) *metrics {
 		flushSeconds:  histogram("flush_round_seconds", "Time that a flush round took.", 1e-4, 2, 16),
 		flushFiles:    histogram("flush_round_files", "Logs made durable by a flush round.", 1, 4, 8),
 		flushSyncAlls: counter("flush_syncfs_total", "Flush rounds that used one syncfs for all files."),
+		writes:        counter("append_writes_total", "Writes to logs; appends that come together share one."),
 		bytes:         counter("appended_bytes_total", "Bytes appended to logs."),
 		batches:       counter("appended_batches_total", "Batches appended to logs."),
 		rolls:         counter("segment_rolls_total", "Segments closed because the next one was begun."),
@@ -56,7 +58,7 @@ func newMetrics(r prometheus.Registerer, unflushed func() float64) *metrics {
 		}, unflushed),
 	}
 	if r != nil {
-		r.MustRegister(m.flushRounds, m.flushSeconds, m.flushFiles, m.flushSyncAlls, m.bytes, m.batches, m.rolls, m.recoveries,
+		r.MustRegister(m.flushRounds, m.flushSeconds, m.flushFiles, m.flushSyncAlls, m.writes, m.bytes, m.batches, m.rolls, m.recoveries,
 			m.cutBytes, m.rebuilt, m.checkpoints, m.openFiles, m.maxFiles, m.mappings, m.unflushed)
 	}
 	return m

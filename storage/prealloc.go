@@ -22,9 +22,9 @@ type rate struct {
 }
 
 func (r *rate) add(nowMillis, n int64) {
-	switch w := nowMillis / rateWindow; {
-	case w == r.window:
-	case w == r.window+1:
+	switch w := nowMillis / rateWindow; w {
+	case r.window:
+	case r.window + 1:
 		r.window, r.last, r.current = w, r.current, 0
 	default:
 		r.window, r.last, r.current = w, 0, 0

@@ -31,11 +31,11 @@ func (l *Log) Read(from int64, maxBytes int, upTo int64) (record.Section, error)
 		return nil, err
 	}
 	start, end, err := v.bounds(h, from, int64(maxBytes), upTo)
-	if err != nil || start >= end {
+	if err != nil || start >= end.pos {
 		l.dir.files.release(h)
 		return nil, err
 	}
-	return &section{files: l.dir.files, handle: h, start: start, size: end - start}, nil
+	return &section{files: l.dir.files, handle: h, start: start, size: end.pos - start, next: end.offset}, nil
 }
 
 // view is a consistent look at the segment that has an offset.
@@ -98,53 +98,60 @@ func (v *view) lookup() lookup {
 	return &v.tail
 }
 
-// bounds finds the byte range for a read.
-func (v *view) bounds(h *handle, from, maxBytes, upTo int64) (start, end int64, err error) {
+// bounds finds the byte range for a read, and the offset where it ends.
+func (v *view) bounds(h *handle, from, maxBytes, upTo int64) (start int64, end point, err error) {
 	start = v.startPos
 	if start < 0 {
-		if start, err = v.find(h, from); err != nil {
-			return 0, 0, err
+		at, err := v.find(h, from)
+		if err != nil {
+			return 0, point{}, err
 		}
+		start = at.pos
 	}
 	atMost := min(start+max(maxBytes, 0), maxSegmentBytes)
 	limit, err := v.limit(h, upTo, atMost)
-	if err != nil || limit <= atMost {
+	if err != nil || limit.pos <= atMost {
 		return start, limit, err
 	}
 	// Entries are batch boundaries, so the greatest one within reach is where
 	// the next read can go on without looking.
 	cut, err := v.lookup().floorPos(uint32(atMost))
 	if err != nil {
-		return 0, 0, err
+		return 0, point{}, err
 	}
 	if int64(cut.pos) > start {
-		return start, int64(cut.pos), nil
+		return start, v.point(cut), nil
 	}
-	end, err = v.walkTo(h, start, atMost, limit)
+	end, err = v.walkTo(h, start, atMost, limit.pos)
 	return start, end, err
 }
 
-// limit is the position of the batch that contains upTo, which may be given
-// too small if it is greater than enough anyway.
-func (v *view) limit(h *handle, upTo, enough int64) (int64, error) {
+// point is where the batch of an index entry begins.
+func (v *view) point(e entry) point {
+	return point{offset: v.seg.base + int64(e.rel), pos: int64(e.pos)}
+}
+
+// limit is where the batch begins that contains upTo, which may be given too
+// small if its position is greater than enough anyway.
+func (v *view) limit(h *handle, upTo, enough int64) (point, error) {
 	if v.limitPos >= 0 {
-		return v.limitPos, nil
+		return point{offset: min(upTo, v.tail.next), pos: v.limitPos}, nil
 	}
 	e, err := v.lookup().floorOffset(uint32(upTo - v.seg.base))
 	if err != nil || int64(e.pos) > enough {
-		return int64(e.pos), err
+		return v.point(e), err
 	}
 	return v.find(h, upTo)
 }
 
-// find is the position of the batch that contains offset.
-func (v *view) find(h *handle, offset int64) (int64, error) {
+// find is where the batch begins that contains offset.
+func (v *view) find(h *handle, offset int64) (point, error) {
 	e, err := v.lookup().floorOffset(uint32(offset - v.seg.base))
 	if err != nil {
-		return 0, err
+		return point{}, err
 	}
-	if v.seg.base+int64(e.rel) == offset {
-		return int64(e.pos), nil
+	if at := v.point(e); at.offset == offset {
+		return at, nil
 	}
 	w := newWalk(h, v.seg.logPath(), v.seg.base, int64(e.pos), v.seg.base+int64(e.rel), v.tail.size)
 	defer w.close()
@@ -152,13 +159,13 @@ func (v *view) find(h *handle, offset int64) (int64, error) {
 		pos := w.pos
 		b, err := w.header()
 		if errors.Is(err, io.EOF) {
-			return v.tail.size, nil
+			return point{offset: v.tail.next, pos: v.tail.size}, nil
 		}
 		if err != nil {
-			return 0, err
+			return point{}, err
 		}
 		if b.NextOffset() > offset {
-			return pos, nil
+			return point{offset: b.BaseOffset(), pos: pos}, nil
 		}
 	}
 }
@@ -166,22 +173,22 @@ func (v *view) find(h *handle, offset int64) (int64, error) {
 // walkTo goes from batch to batch: the end of the last one that ends at
 // atMost or before, or of the one at start if that is longer. Nothing behind
 // limit is looked at.
-func (v *view) walkTo(h *handle, start, atMost, limit int64) (int64, error) {
+func (v *view) walkTo(h *handle, start, atMost, limit int64) (point, error) {
 	w := newWalk(h, v.seg.logPath(), v.seg.base, start, -1, limit)
 	defer w.close()
-	end := start
+	end := point{pos: start}
 	for {
 		_, err := w.header()
 		if errors.Is(err, io.EOF) {
 			return end, nil
 		}
 		if err != nil {
-			return 0, err
+			return point{}, err
 		}
-		if end > start && w.pos > atMost {
+		if end.pos > start && w.pos > atMost {
 			return end, nil
 		}
-		end = w.pos
+		end = point{offset: w.next, pos: w.pos}
 	}
 }
 
@@ -190,6 +197,7 @@ type section struct {
 	files       *files
 	handle      *handle
 	start, size int64
+	next        int64
 	released    atomic.Bool
 }
 
@@ -219,6 +227,9 @@ func (s *section) Len() int64 { return s.size }
 
 // File is the file of the operating system and the section's position in it.
 func (s *section) File() (*os.File, int64) { return s.handle.OSFile(), s.start }
+
+// NextOffset is the offset after the last record.
+func (s *section) NextOffset() int64 { return s.next }
 
 // Release gives the segment's file back.
 func (s *section) Release() {

@@ -5,11 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/crc32"
-	"io"
 	"io/fs"
-	"leat/storage/disk"
-	"leat/storage/record"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -91,13 +87,13 @@ func (r *recovery) load(ctx context.Context) error {
 	if r.known && last.next < r.rec.recoveryOffset {
 		return r.corrupt(last, missing(last.next, r.rec.recoveryOffset))
 	}
+	if err := r.removeOrphans(); err != nil {
+		return err
+	}
 	if err := r.finish(); err != nil {
 		return err
 	}
 	if err := r.replayProducers(ctx); err != nil {
-		return err
-	}
-	if err := r.removeOrphans(); err != nil {
 		return err
 	}
 	// The mark says whether producers wrote, which is known only now.
@@ -162,16 +158,22 @@ func (r *recovery) list() error {
 	return nil
 }
 
-// removeOrphans removes index files that have no .log. It is done last, when
-// it is sure that no records are missing, for then they are a trace of those.
+// removeOrphans removes index files that have no .log, once it is sure that no
+// records are missing, of which they would be a trace. The removal is synced,
+// because a new segment may take their names: should they come back then, they
+// would seem to be its seal.
 func (r *recovery) removeOrphans() error {
+	if len(r.orphans) == 0 {
+		return nil
+	}
 	for _, name := range r.orphans {
 		r.dir.opts.Logger.Warn("index file without a log was removed", slog.String("path", filepath.Join(r.log.path, name)))
 		if err := r.dir.opts.FS.Remove(filepath.Join(r.log.path, name)); err != nil {
 			return err
 		}
 	}
-	return nil
+	r.orphans = nil
+	return r.synced(r.log.path, r.dir.opts.FS.SyncDir(r.log.path))
 }
 
 // readSeals looks for the seal in both index files.
@@ -205,7 +207,7 @@ func (r *recovery) createEmpty(n LogName) error {
 	if err := fsys.MkdirAll(r.log.path); err != nil {
 		return err
 	}
-	if err := r.dir.describe(n); err != nil {
+	if err := errors.Join(r.removeOrphans(), r.dir.describe(n)); err != nil {
 		return err
 	}
 	s := newSegment(r.log.path, 0, 0)
@@ -276,203 +278,6 @@ func (r *recovery) loadSegment(i int) error {
 	return r.scanSegment(i, bound, next)
 }
 
-// resume takes over what the checkpoint says of the segment's durable part.
-// Without that it is scanned from its beginning.
-func (r *recovery) resume(f *found) {
-	s := f.seg
-	if !r.known || s.base != r.rec.activeBase || s.gen != r.rec.activeGen || r.rec.recoveryPos > f.size || r.rec.recoveryPos == 0 {
-		return
-	}
-	load := func(kind tableKind, count, crc uint32) ([]byte, bool) {
-		if count == 0 {
-			return nil, true
-		}
-		p := make([]byte, 0)
-		err := func() error {
-			file, err := r.dir.opts.FS.OpenFile(kind.path(s), os.O_RDONLY)
-			if err != nil {
-				return err
-			}
-			defer file.Close()
-			info, err := file.Stat()
-			size := int64(count) * int64(kind.width())
-			if err != nil || info.Size() < sealSize+size {
-				return errors.Join(err, errBadIndex)
-			}
-			p = make([]byte, size)
-			return readFull(file, p, sealSize)
-		}()
-		return p, err == nil && crc32.Checksum(p, castagnoli) == crc
-	}
-	p, ok := load(offsetTable, r.rec.indexEntries, r.rec.indexCRC)
-	q, okTimes := load(timeTable, r.rec.timeIndexEntries, r.rec.timeIndexCRC)
-	offsets := r.rec.recoveryOffset - s.base
-	entries, err := parseEntries(p, offsets, r.rec.recoveryPos)
-	times, errTimes := parseTimes(q, offsets)
-	if !ok || !okTimes || err != nil || errTimes != nil {
-		r.dir.opts.Logger.Warn("index of the active segment is damaged and is rebuilt from the log", slog.String("path", s.stem+indexSuffix))
-		r.rebuilt++
-		return
-	}
-	s.entries, s.times = entries, times
-	if len(entries) > 0 {
-		s.lastEntry = int64(entries[len(entries)-1].pos)
-	}
-	s.next, s.size, s.maxTimestamp, s.crc = r.rec.recoveryOffset, r.rec.recoveryPos, r.rec.maxTimestamp, r.rec.logCRC
-	s.firstAppend, s.lastAppend = r.rec.lastAppendMs, r.rec.lastAppendMs
-	s.written = writtenIndex{len(entries), len(times), r.rec.indexCRC, r.rec.timeIndexCRC}
-}
-
-// scanSegment reads the i-th segment from where it is not known to be durable
-// and deals with what is behind its last whole batch.
-func (r *recovery) scanSegment(i int, bound, next int64) error {
-	f := &r.found[i]
-	s := f.seg
-	r.resume(f)
-	h, err := r.dir.files.acquire(s)
-	if err != nil {
-		return err
-	}
-	defer r.dir.files.release(h)
-	from, interval := s.size, r.log.config.Load().IndexInterval
-	if from < f.size {
-		r.scanning(s)
-	}
-	end, err := scan(h, f.size, s.size, s.next, next, s.base, func(b record.Batch) { s.extend(b, interval) })
-	if err != nil {
-		return fmt.Errorf("scan %s: %w", s.logPath(), err)
-	}
-	r.read += f.size - from
-	if end.next < bound {
-		return &CorruptError{Path: s.logPath(), Pos: end.pos, Err: orElseErr(end.why, missing(end.next, bound))}
-	}
-	if end.pos > from {
-		now := r.dir.opts.Now().UnixMilli()
-		s.lastAppend = now
-		if s.firstAppend == 0 {
-			s.firstAppend = now
-		}
-	}
-	s.allocated = f.size
-	r.dir.slack.Add(s.allocated - s.size)
-	cut, err := r.cutTail(f, h, i+1 < len(r.found))
-	if err != nil {
-		return err
-	}
-	if end.pos > from || cut {
-		if err := r.synced(s.logPath(), h.SyncData()); err != nil {
-			return err
-		}
-	}
-	if i+1 < len(r.found) && end.next != next {
-		return r.setLaterAside(i)
-	}
-	return nil
-}
-
-func (r *recovery) scanning(s *segment) {
-	if r.scannedFrom < 0 {
-		r.scannedFrom, r.segment = s.next, s.base
-	}
-}
-
-// tailAction is what to do with the bytes behind the last whole batch.
-type tailAction int
-
-const (
-	tailKeep tailAction = iota // it is as good as preallocated
-	tailCut
-	tailSave // keep a copy, then cut
-)
-
-// chooseTail decides about rest bytes behind the last whole batch of a
-// segment; inner says that another segment follows.
-func chooseTail(rest int64, zero, inner bool) tailAction {
-	switch {
-	case rest == 0:
-		return tailKeep
-	case !zero:
-		return tailSave
-	case inner || rest > maxPrealloc:
-		return tailCut
-	default:
-		return tailKeep
-	}
-}
-
-// cutTail deals with the bytes behind the last whole batch.
-func (r *recovery) cutTail(f *found, h *handle, inner bool) (cut bool, err error) {
-	s := f.seg
-	zero, err := allZero(h, s.size, f.size)
-	if err != nil {
-		return false, fmt.Errorf("scan %s: %w", s.logPath(), err)
-	}
-	switch chooseTail(f.size-s.size, zero, inner) {
-	case tailKeep:
-		return false, nil
-	case tailSave:
-		if err := r.saveTail(f, h); err != nil {
-			return false, err
-		}
-		r.cut += f.size - s.size
-		r.dir.metrics.cutBytes.Add(float64(f.size - s.size))
-	case tailCut:
-	}
-	if err := h.Truncate(s.size); err != nil {
-		return false, fmt.Errorf("cut %s: %w", s.logPath(), err)
-	}
-	r.dir.slack.Add(s.size - s.allocated)
-	s.allocated = s.size
-	return true, nil
-}
-
-// saveTail copies the beginning of a torn end into the quarantine. It is for
-// people only, so it is not synced.
-func (r *recovery) saveTail(f *found, h io.ReaderAt) error {
-	p := make([]byte, min(f.size-f.seg.size, quarantineTail))
-	if err := readFull(h, p, f.seg.size); err != nil {
-		return err
-	}
-	name := fmt.Sprintf("%s.%s.%d", r.log.id.dirName(), filepath.Base(f.seg.logPath()), f.seg.size)
-	err := withFile(r.dir.opts.FS, r.dir.path(quarantineDir, asideName(name, r.dir.opts.Now())), func(file disk.File) error {
-		_, err := file.WriteAt(p, 0)
-		return err
-	})
-	if noSpace(err) {
-		return nil // a full disk must not keep the log from opening
-	}
-	return err
-}
-
-// setLaterAside moves the segments behind the i-th away: the i-th has a torn
-// end, so nothing behind it was ever durable.
-func (r *recovery) setLaterAside(i int) error {
-	fsys := r.dir.opts.FS
-	for _, f := range r.found[i+1:] {
-		for _, suffix := range []string{logSuffix, indexSuffix, timeSuffix} {
-			name := f.seg.stem + suffix
-			var err error
-			if suffix == logSuffix && f.size > 0 {
-				to := asideName(r.log.id.dirName()+"."+filepath.Base(name), r.dir.opts.Now())
-				err = fsys.Rename(name, r.dir.path(quarantineDir, to))
-				r.quarantined++
-			} else {
-				err = fsys.Remove(name)
-			}
-			if err != nil && !errors.Is(err, fs.ErrNotExist) {
-				return err
-			}
-		}
-	}
-	for _, dir := range []string{r.dir.path(quarantineDir), r.log.path} {
-		if err := r.synced(dir, fsys.SyncDir(dir)); err != nil {
-			return err
-		}
-	}
-	r.found = r.found[:i+1]
-	return nil
-}
-
 // finish makes the log of the segments.
 func (r *recovery) finish() error {
 	l := r.log
@@ -530,79 +335,4 @@ func (r *recovery) tell(ctx context.Context, took time.Duration) {
 		slog.Int64("segment", r.segment), slog.Int64("start_offset", r.scannedFrom), slog.Int64("end_offset", r.log.mu.end),
 		slog.Int64("bytes_read", r.read), slog.Int("indexes_rebuilt", r.rebuilt), slog.Int64("bytes_cut", r.cut),
 		slog.Int("segments_quarantined", r.quarantined), slog.Duration("took", took))
-}
-
-// replayProducers rebuilds the state of idempotent producers from the batch
-// headers. Segments in which none wrote are skipped, and so are those that
-// ended longer ago than a producer is remembered.
-func (r *recovery) replayProducers(ctx context.Context) error {
-	l, now := r.log, r.dir.opts.Now()
-	oldest := now.Add(-l.config.Load().ProducerExpiration).UnixMilli()
-	for i, s := range l.mu.segments {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		pos, next := int64(0), s.base
-		if s.sealed.Load() {
-			if !s.producers || s.lastAppend < oldest {
-				continue
-			}
-		} else if i == len(l.mu.segments)-1 {
-			pos, next = r.withoutProducers(s)
-		}
-		if err := r.replaySegment(s, pos, next, now); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// withoutProducers is how far into the segment the header of its index says
-// that no idempotent producer wrote.
-func (r *recovery) withoutProducers(s *segment) (pos, next int64) {
-	f, err := r.dir.opts.FS.OpenFile(s.stem+indexSuffix, os.O_RDONLY)
-	if err != nil {
-		return 0, s.base
-	}
-	defer f.Close()
-	var p [sealSize]byte
-	if readFull(f, p[:], 0) != nil {
-		return 0, s.base
-	}
-	h, err := decodeHeader(p[:], indexMagic)
-	if err != nil || h.flags != 0 || h.base != s.base || h.logBytes > s.size || h.next > s.next {
-		return 0, s.base
-	}
-	return h.logBytes, h.next
-}
-
-func (r *recovery) replaySegment(s *segment, pos, next int64, now time.Time) error {
-	h, err := r.dir.files.acquire(s)
-	if err != nil {
-		return err
-	}
-	defer r.dir.files.release(h)
-	w := newWalk(h, s.logPath(), s.base, pos, next, s.size)
-	defer w.close()
-	for {
-		b, err := w.header()
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		if b.ProducerID() < 0 {
-			continue
-		}
-		s.producers = true
-		stamp := int64(-1)
-		if b.LogAppendTime() {
-			stamp = b.MaxTimestamp()
-		}
-		r.log.writing.producers.replay(sequence{
-			pid: b.ProducerID(), epoch: b.ProducerEpoch(), first: b.BaseSequence(), last: b.LastSequence(),
-			base: b.BaseOffset(), lastOffset: b.LastOffset(), timestamp: stamp,
-		}, now)
-	}
 }

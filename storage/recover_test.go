@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"path"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -226,7 +227,7 @@ func TestTornAtEveryByte(t *testing.T) {
 			want.check(t, l, rand.New(rand.NewPCG(1, 1)))
 			next := batchOf(t, record.None, nil, "next")
 			mustAppend(t, l, next)
-			want.batches = append(want.batches[:len(want.batches):len(want.batches)], next)
+			want.batches = append(slices.Clip(want.batches), next)
 			mustClose(t, d)
 			d = openDir(t, fs)
 			want.check(t, openLog(t, d, Config{}), rand.New(rand.NewPCG(1, 1)))

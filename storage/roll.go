@@ -1,6 +1,7 @@
 package storage
 
 import (
+	"slices"
 	"time"
 )
 
@@ -37,7 +38,7 @@ func (l *Log) roll(old *segment) (*segment, error) {
 		return nil, writeError(seg, err)
 	}
 	l.mu.Lock()
-	l.mu.segments = append(l.mu.segments[:len(l.mu.segments):len(l.mu.segments)], seg)
+	l.mu.segments = append(slices.Clip(l.mu.segments), seg)
 	l.mu.recent.reset()
 	l.mu.changed = true
 	l.mu.Unlock()

@@ -155,3 +155,13 @@ func readSeal(f disk.File, magic [4]byte) (seal, error) {
 	}
 	return decodeSeal(p[:], magic)
 }
+
+// readHead reads the first sealSize bytes of an index file.
+func readHead(fs disk.FS, name string) ([]byte, error) {
+	f, err := fs.OpenFile(name, os.O_RDONLY)
+	if err != nil {
+		return nil, err
+	}
+	p := make([]byte, sealSize)
+	return p, errors.Join(readFull(f, p, 0), f.Close())
+}

@@ -129,11 +129,11 @@ func (v *view) eachBatch(rel, upTo int64, fn func(w *walk, h record.Batch) (done
 		return err
 	}
 	defer v.log.dir.files.release(h)
-	pos, err := v.find(h, v.seg.base+rel)
+	at, err := v.find(h, v.seg.base+rel)
 	if err != nil {
 		return err
 	}
-	w := newWalk(h, v.seg.logPath(), v.seg.base, pos, -1, v.tail.size)
+	w := newWalk(h, v.seg.logPath(), v.seg.base, at.pos, -1, v.tail.size)
 	defer w.close()
 	for {
 		b, err := w.header()

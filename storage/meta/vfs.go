@@ -47,11 +47,11 @@ func (p *pebbleFS) Create(name string, _ vfs.DiskWriteCategory) (vfs.File, error
 	}
 	p.skipSync.Store(p.fresh && !p.opened.Load() && strings.HasPrefix(path.Base(name), "marker.format-version."))
 	for {
-		f, err := p.FS.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_EXCL)
+		f, err := p.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_EXCL)
 		if !errors.Is(err, fs.ErrExist) {
 			return p.wrap(name, f, err)
 		}
-		if err := p.FS.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := p.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, err
 		}
 	}
@@ -66,7 +66,7 @@ func (p *pebbleFS) OpenReadWrite(name string, _ vfs.DiskWriteCategory, opts ...v
 }
 
 func (p *pebbleFS) open(name string, flag int, opts []vfs.OpenOption) (vfs.File, error) {
-	f, err := p.FS.OpenFile(name, flag)
+	f, err := p.OpenFile(name, flag)
 	if err != nil {
 		return nil, err
 	}
@@ -95,7 +95,7 @@ func (p *pebbleFS) ReuseForWrite(from, to string, _ vfs.DiskWriteCategory) (vfs.
 	if err := p.FS.Rename(from, to); err != nil {
 		return nil, err
 	}
-	f, err := p.FS.OpenFile(to, os.O_RDWR|os.O_CREATE)
+	f, err := p.OpenFile(to, os.O_RDWR|os.O_CREATE)
 	return p.wrap(to, f, err)
 }
 

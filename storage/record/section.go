@@ -18,6 +18,9 @@ type Section interface {
 	// The section keeps ownership of f. The file's own position is not used
 	// and must not be moved.
 	File() (f *os.File, pos int64)
+	// NextOffset is the offset after the section's last record: where the next
+	// read goes on.
+	NextOffset() int64
 	// Release gives the range back; the section must not be used after it.
 	// Calling it twice is harmless.
 	Release()

@@ -1,0 +1,531 @@
+package rest
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/klauspost/compress/gzip"
+	"github.com/klauspost/compress/zstd"
+
+	"leat/storage/record"
+)
+
+// Case 1: null, the empty value, the text null and other text stay four
+// different values, for keys too.
+func TestNullAndEmpty(t *testing.T) {
+	d := openDoor(t)
+	d.topic("t", 1)
+	d.post(`{"records":[
+		{"key":"k1","value":null},{"key":"k2","value_str":""},{"key":"k3","value_str":"null"},{"key":"k4","value_str":"x"},
+		{"key":"k5"},{"key":"k6","value_b64":""},{"key":"k7","value": {} },{"key":"","value":1},{"key":null,"value":2},
+		{"key_str":"null","value":3},{"key_json":null,"value":4},{"key_json":{"a":1},"value":5},{"key_b64":"/w==","value_b64":"/w=="}]}`).want(t, 200, "")
+	d.do("GET", fetchAll, nil).want(t, 200, "").contains(t,
+		`"key_str":"k1","value":null,`, `"key_str":"k2","value_str":"",`, `"key_str":"k3","value_str":"null",`, `"key_str":"k4","value_str":"x",`,
+		`"key_str":"k5","value":null,`, `"key_str":"k6","value_str":"",`, `"key_str":"k7","value":{},`, `"key_str":"","value":1,`, `"key":null,"value":2,`,
+		`"key_str":"null","value":3,`, `"key":null,"value":4,`, `"key":{"a":1},"value":5,`, `"key_b64":"/w==","value_b64":"/w==",`)
+	d.do("GET", fetchAll, nil, "Accept", mediaNDJSON).want(t, 200, "").contains(t, `"value":null,`, `"value_str":"",`, `"value_str":"null",`)
+	d.do("GET", fetchAll+"&as=base64", nil).contains(t, `"value":null,`, `"value_b64":"",`, `"value_b64":"bnVsbA==",`, `"key":null`)
+	d.do("GET", fetchAll+"&as=json", nil).contains(t, `"value":null,`, `"value":"",`, `"value":"null",`, `"value":"x",`, `"value":"`+"\uFFFD"+`"`)
+	d.do("GET", fetchAll+"&as=string", nil).contains(t, `"value":null,`, `"value_str":"null"`, `"value_str":"{}"`, `"value_str":"`+"\uFFFD"+`"`)
+}
+
+// Case 11: JSON values come back byte for byte: big numbers, escapes, space,
+// duplicate names.
+func TestValuesByteForByte(t *testing.T) {
+	d := openDoor(t)
+	d.topic("t", 1)
+	for i, value := range []string{
+		`{"id":73314510714175488,"f":1.10}`, `1e400`, `-0`, `"\u0041\/"`, `[ 1 ,  2 ]`, `{"a":1,"a":2}`, `"ü€😀"`, "{\n\t\"a\": 1\r\n}", `true`, `""`,
+		`"` + strings.Repeat("x", 100_000) + `"`,
+	} {
+		d.post(`[{"value":` + value + `}]`).want(t, 200, "")
+		at := fmt.Sprintf("/v1/topics/t/partitions/0/records?offset=%d", i)
+		d.do("GET", at, nil).want(t, 200, "").contains(t, `"value":`+value+`,"headers"`)
+		lines := d.do("GET", at, nil, "Accept", mediaNDJSON).want(t, 200, "")
+		if bytes.Count(lines.body, []byte("\n")) != 1 || !bytes.HasSuffix(lines.body, []byte("\n")) {
+			t.Errorf("%s is not one line: %.200s", value, lines.body)
+		}
+	}
+	d.do("GET", "/v1/topics/t/partitions/0/records?offset=7", nil, "Accept", mediaNDJSON).contains(t, `"value_str":"{\n\t\"a\": 1\r\n}"`)
+	d.post(`[{"value_str":" null "}]`)
+	d.do("GET", "/v1/topics/t/partitions/0/records?offset=11", nil).contains(t, `"value_str":" null "`)
+}
+
+// Every form of a record's members is stored and told of.
+func TestRecordMembers(t *testing.T) {
+	d := openDoor(t)
+	d.topic("t", 3)
+	a := d.post(`{"records":[
+		{"partition":2,"timestamp":1767323045000,"value":1,"headers":{"b":"1","a":null}},
+		{"partition":2,"timestamp":"2026-01-02T03:04:05.5Z","value":2,"headers":[{"name":"x","value":"1"},{"name":"x","value_b64":"/w=="},{"name":"y","value":null},{"name":"z"}]},
+		{"partition":2,"timestamp":"1767323045001","v\u0061lue":3}]}`).want(t, 200, "")
+	a.contains(t, `{"count":3,"receipts":[{"partition":2,"offset":0,"timestamp":1767323045000},{"partition":2,"offset":1,"timestamp":1767323045500},{"partition":2,"offset":2,"timestamp":1767323045001}]}`)
+	d.do("GET", "/v1/topics/t/partitions/2/records?offset=0", nil).want(t, 200, "").contains(t,
+		`"value":1,"headers":[{"name":"b","value":"1"},{"name":"a","value":null}]`,
+		`"value":2,"headers":[{"name":"x","value":"1"},{"name":"x","value_b64":"/w=="},{"name":"y","value":null},{"name":"z","value":null}]`,
+		`"timestamp":1767323045001,"key":null,"value":3,"headers":[]`)
+	d.do("POST", "/v1/topics/t/partitions/1/records", `[{"value":1},{"partition":1,"value":2}]`, "Content-Type", mediaJSON).want(t, 200, "").contains(t, `"partition":1,"offset":1`)
+	d.do("POST", "/v1/topics/t/partitions/1/records", "a\nb", "Content-Type", mediaNDJSON, "X", "").want(t, 400, "malformed_body")
+	d.do("POST", "/v1/topics/t/partitions/1/records?value=line", "a\nb", "Content-Type", mediaNDJSON).want(t, 200, "").contains(t, `"base_offset":2,"last_offset":3`)
+	d.do("POST", produceT, "the value", "Content-Type", "application/octet-stream; x=y", "Record-Key", "k", "Record-Header-Trace-Id", "7", "Record-Header-A", "b").want(t, 200, "")
+	d.do("POST", "/v1/topics/t/partitions/0/records", "\x00\xff", "Content-Type", mediaBytes, "Record-Key-B64", "AA==").want(t, 200, "")
+	d.do("GET", fetchAll, nil).contains(t, `"key_str":"\u0000","value_b64":"AP8=","headers":[]`)
+}
+
+// A line is a value as it stands: CR is part of it, an empty line is an empty
+// value, a last line without LF counts.
+func TestValueLine(t *testing.T) {
+	d := openDoor(t)
+	d.topic("t", 1)
+	line := produceT + "?value=line"
+	d.do("POST", line, "one\r\n\n{\"a\":1}\nlast", "Content-Type", mediaNDJSON).want(t, 200, "").
+		contains(t, `{"count":4,"partitions":[{"partition":0,"base_offset":0,"last_offset":3,"count":4}]}`)
+	d.do("POST", line+"&receipts=full", "x\ny\n", "Content-Type", mediaJSONL).want(t, 200, "").contains(t, `"receipts":[{"partition":0,"offset":4,"timestamp":`)
+	d.do("POST", line+"&receipts=none", "\n", "Content-Type", mediaNDJSON).want(t, 200, "").contains(t, `{"count":1}`)
+	d.do("GET", fetchAll, nil).contains(t, `"value_str":"one\r"`, `"offset":1,`, `"value_str":"",`, `"value":{"a":1}`, `"value_str":"last"`, `"value_str":"y"`)
+	if got := d.end("t"); got != 7 {
+		t.Errorf("end %d", got)
+	}
+	long := strings.Repeat("x", 2<<20)
+	a := d.do("POST", line, "ok\n"+long+"\nok\n", "Content-Type", mediaNDJSON).want(t, 422, "record_too_large")
+	if e := a.problem(t).Errors[0]; *e.Index != 1 || e.Line != 2 {
+		t.Errorf("place: %s", a.body)
+	}
+	d.do("POST", line, long, "Content-Type", mediaNDJSON).want(t, 413, "record_too_large")
+	if got := d.end("t"); got != 7 {
+		t.Errorf("a refused request moved the end to %d", got)
+	}
+}
+
+// Case 3 and its kind: a bad body is a 4xx that says what and where, and
+// nothing of it is written, nor a topic made.
+func TestBadBodies(t *testing.T) {
+	d := openDoor(t)
+	d.topic("t", 2)
+	d.topic("compacted", 1, "cleanup.policy", "compact")
+	deep := func(n int) string { return strings.Repeat("[", n) + strings.Repeat("]", n) }
+	headers := strings.Repeat(`{"name":"a"},`, 100) + `{"name":"a"}`
+	for _, tc := range []struct {
+		media, body string
+		status      int
+		code        string
+		detail      string // part of the body
+	}{
+		{mediaJSON, `{"records":[{"key":"a","valu":1}]}`, 400, "malformed_body", `"index":0,"line":1,"byte":29,"pointer":"/records/0/valu"`},
+		{mediaJSON, `{"records":[{"key"="a"}]}`, 400, "malformed_body", `"line":1,"byte":18`},
+		{mediaJSON, "[{\"value\":1},\n{\"value\":tru}]", 400, "malformed_body", `"index":1,"line":2`},
+		{mediaJSON, ``, 400, "empty_body", ``},
+		{mediaJSON, " \n", 400, "empty_body", ``},
+		{mediaJSON, `[]`, 400, "empty_body", ``},
+		{mediaJSON, `{"records":[]}`, 400, "empty_body", ``},
+		{mediaJSON, `{}`, 400, "malformed_body", `records is missing`},
+		{mediaJSON, `{"records":{}}`, 400, "malformed_body", `must be an array`},
+		{mediaJSON, `{"record":[{"value":1}]}`, 400, "malformed_body", `unknown member`},
+		{mediaJSON, `{"records":[{"value":1}],"records":[{"value":1}]}`, 400, "malformed_body", `more than once`},
+		{mediaJSON, `{"records":[{"value":1}],"x":1}`, 400, "malformed_body", `/x`},
+		{mediaJSON, `"text"`, 400, "malformed_body", `want an object`},
+		{mediaJSON, `null`, 400, "malformed_body", `want an object`},
+		{mediaJSON, `[1,{"value":1}]`, 400, "malformed_body", `must be an object`},
+		{mediaJSON, `[{"value":1}]x`, 400, "malformed_body", `after the end`},
+		{mediaJSON, `[{"value":1}][{"value":1}]`, 400, "malformed_body", `after the end`},
+		{mediaJSON, `[{"value":1}`, 400, "malformed_body", `ended early`},
+		{mediaJSON, `[{"value":1},]`, 400, "malformed_body", ``},
+		{mediaJSON, `[{"value":01}]`, 400, "malformed_body", ``},
+		{mediaJSON, `[{"value":NaN}]`, 400, "malformed_body", ``},
+		{mediaJSON, "[{\"value\":\"\xff\"}]", 400, "malformed_body", `UTF-8`},
+		{mediaJSON, `[{"value":"\ud800"}]`, 400, "malformed_body", ``},
+		{mediaJSON, `[{"value":1,"value":2}]`, 400, "malformed_body", `more than once`},
+		{mediaJSON, `[{"value":1,"value_str":"2"}]`, 400, "malformed_body", `more than once`},
+		{mediaJSON, `[{"key":"a","key_b64":"AA=="}]`, 400, "malformed_body", `more than once`},
+		{mediaJSON, `[{"partition":0,"partition":0}]`, 400, "malformed_body", `more than once`},
+		{mediaJSON, `[{"key":1}]`, 400, "malformed_body", `key_json`},
+		{mediaJSON, `[{"value_str":1}]`, 400, "malformed_body", `want a string`},
+		{mediaJSON, `[{"value_b64":"AA"}]`, 400, "malformed_body", `base64`},
+		{mediaJSON, `[{"value_b64":"_-8="}]`, 400, "malformed_body", `base64`},
+		{mediaJSON, `[{"value":` + deep(65) + `}]`, 400, "malformed_body", `deeper than 64`},
+		{mediaJSON, `[{"value":` + deep(20_000) + `}]`, 400, "malformed_body", ``},
+		{mediaJSON, strings.Repeat("[", 1<<20), 400, "malformed_body", ``},
+		{mediaJSON, `[{"partition":-1}]`, 400, "malformed_body", `partition`},
+		{mediaJSON, `[{"partition":1.5}]`, 400, "malformed_body", `partition`},
+		{mediaJSON, `[{"partition":2147483648}]`, 400, "malformed_body", `partition`},
+		{mediaJSON, `[{"partition":"0"}]`, 400, "malformed_body", `partition`},
+		{mediaJSON, `[{"partition":99}]`, 404, "unknown_partition", `"index":0`},
+		{mediaJSON, `[{"timestamp":-1}]`, 400, "malformed_body", `timestamp`},
+		{mediaJSON, `[{"timestamp":1e3}]`, 400, "malformed_body", `timestamp`},
+		{mediaJSON, `[{"timestamp":"yesterday"}]`, 400, "malformed_body", `timestamp`},
+		{mediaJSON, `[{"timestamp":9999999999999}]`, 422, "invalid_timestamp", `"index":0`},
+		{mediaJSON, `[{"headers":1}]`, 400, "malformed_body", `headers`},
+		{mediaJSON, `[{"headers":{"a":1}}]`, 400, "malformed_body", `header`},
+		{mediaJSON, `[{"headers":{"a":"1","a":"2"}}]`, 400, "malformed_body", `more than once`},
+		{mediaJSON, `[{"headers":[1]}]`, 400, "malformed_body", `header`},
+		{mediaJSON, `[{"headers":[{"value":"1"}]}]`, 400, "malformed_body", `needs a name`},
+		{mediaJSON, `[{"headers":[{"name":"a","x":"1"}]}]`, 400, "malformed_body", `unknown member`},
+		{mediaJSON, `[{"headers":[{"name":"a","value":"1","value_b64":"AA=="}]}]`, 400, "malformed_body", `more than once`},
+		{mediaJSON, `[{"headers":[` + headers + `]}]`, 422, "too_many_headers", `"index":0`},
+		{mediaJSON, `[{"value_str":"` + strings.Repeat("x", 2<<20) + `"}]`, 413, "record_too_large", `"index":0`},
+		{mediaJSON, `[{"value":1},{"value_str":"` + strings.Repeat("x", 2<<20) + `"}]`, 422, "record_too_large", `"index":1`},
+		{mediaJSON, `[{"value":1},{"partition":99},{"timestamp":9999999999999}]`, 422, "invalid_records", `"index":2`},
+		{mediaJSON, `[` + strings.Repeat("{},", 100_000) + `{}]`, 413, "too_many_records", `"limit":100000`},
+		{mediaNDJSON, "{\"value\":1}\n{\"valu\":2}\n\n{\"value\":\n", 400, "malformed_body", `"index":2,"line":4`},
+		{mediaNDJSON, "{\"value\":1} {\"value\":2}\n", 400, "malformed_body", `after the end`},
+		{mediaNDJSON, "{\"value\":1}\n{\"value\"", 400, "malformed_body", `"index":1,"line":2`},
+		{mediaNDJSON, "{\n\"value\":1}\n", 400, "malformed_body", `"index":0`},
+		{mediaNDJSON, "\n\r\n", 400, "empty_body", ``},
+		{mediaNDJSON, strings.Repeat("{}\n", 100_001), 413, "too_many_records", ``},
+		{mediaBytes, "", 400, "empty_body", ``},
+	} {
+		name := fmt.Sprintf("%.60s", tc.body)
+		for _, topic := range []string{"t", "fresh"} {
+			a := d.do("POST", "/v1/topics/"+topic+"/records", tc.body, "Content-Type", tc.media)
+			wholeRequest := tc.status == 400 || tc.code == "too_many_records" || tc.code == "too_many_headers"
+			if topic == "fresh" && !wholeRequest {
+				continue // it takes the topic to judge the record
+			}
+			if p := a.problem(t); a.StatusCode != tc.status || p.Code != tc.code || p.Retriable {
+				t.Errorf("%s: %d %.300s, want %d %s", name, a.StatusCode, a.body, tc.status, tc.code)
+			}
+			a.contains(t, tc.detail)
+			if got := d.end(topic); got != 0 {
+				t.Fatalf("%s: wrote up to %d", name, got)
+			}
+		}
+	}
+	if a := d.do("GET", "/v1/topics", nil); bytes.Contains(a.body, []byte(`"name":"fresh"`)) {
+		// Judging a record needs its topic; a body that cannot be read does not.
+		t.Log("topic fresh was made for records that only a topic can refuse")
+	}
+	d.do("POST", "/v1/topics/compacted/records", `[{"key":"a"},{"value":1}]`, "Content-Type", mediaJSON).want(t, 422, "invalid_record").contains(t, `"index":1`)
+	d.do("POST", "/v1/topics/compacted/records?value=line", "a\n", "Content-Type", mediaNDJSON).want(t, 422, "invalid_record")
+	if got := d.end("compacted"); got != 0 {
+		t.Errorf("compacted: end %d", got)
+	}
+	d.post(`[{"value":` + deep(64) + `}]`).want(t, 200, "")
+}
+
+// At most 100 errors are listed, and the answer says that there are more.
+func TestErrorsAreCapped(t *testing.T) {
+	d := openDoor(t)
+	d.topic("t", 1)
+	p := d.post("[" + strings.Repeat(`{"x":1},`, 150) + `{"value":1}]`).want(t, 400, "malformed_body").problem(t)
+	if len(p.Errors) != 100 || !p.Truncated || *p.Errors[99].Index != 99 {
+		t.Errorf("%d errors, truncated %v", len(p.Errors), p.Truncated)
+	}
+}
+
+// Media types, parameters and codings that are not known are refused before
+// anything is written.
+func TestBadProduceRequests(t *testing.T) {
+	d := openDoor(t)
+	d.topic("t", 1)
+	one := `[{"value":1}]`
+	for _, tc := range []struct {
+		query   string
+		headers []string
+		status  int
+		code    string
+		name    string // of the parameter
+	}{
+		{"", nil, 415, "unsupported_media_type", ""},
+		{"", []string{"Content-Type", "text/plain"}, 415, "unsupported_media_type", ""},
+		{"", []string{"Content-Type", "application/x-www-form-urlencoded"}, 415, "unsupported_media_type", ""},
+		{"", []string{"Content-Type", "garbage;;="}, 415, "unsupported_media_type", ""},
+		{"", []string{"Content-Type", mediaBatch}, 415, "unsupported_media_type", ""},
+		{"", []string{"Content-Type", mediaJSON, "Content-Encoding", "br7"}, 415, "unsupported_content_encoding", ""},
+		{"", []string{"Content-Type", mediaJSON, "Content-Encoding", "gzip, zstd"}, 415, "unsupported_content_encoding", ""},
+		{"", []string{"Content-Type", mediaJSON, "Content-Encoding", "gzip"}, 400, "malformed_body", ""},
+		{"", []string{"Content-Type", mediaJSON, "Content-Encoding", "zstd"}, 400, "malformed_body", ""},
+		{"?acks=2", []string{"Content-Type", mediaJSON}, 400, "invalid_parameter", "acks"},
+		{"?acks=", []string{"Content-Type", mediaJSON}, 400, "invalid_parameter", "acks"},
+		{"?acks=all&acks=all", []string{"Content-Type", mediaJSON}, 400, "invalid_parameter", "acks"},
+		{"?timeout_ms=-1", []string{"Content-Type", mediaJSON}, 400, "invalid_parameter", "timeout_ms"},
+		{"?timeout_ms=1e3", []string{"Content-Type", mediaJSON}, 400, "invalid_parameter", "timeout_ms"},
+		{"?timeout_ms=99999999999999999999", []string{"Content-Type", mediaJSON}, 400, "invalid_parameter", "timeout_ms"},
+		{"?receipts=some", []string{"Content-Type", mediaJSON}, 400, "invalid_parameter", "receipts"},
+		{"?receipts=", []string{"Content-Type", mediaJSON}, 400, "invalid_parameter", "receipts"},
+		{"?value=line", []string{"Content-Type", mediaJSON}, 400, "invalid_parameter", "value"},
+		{"?value=row", []string{"Content-Type", mediaNDJSON}, 400, "invalid_parameter", "value"},
+		{"?timeout=100", []string{"Content-Type", mediaJSON}, 400, "invalid_parameter", "timeout"},
+		{"?Acks=all", []string{"Content-Type", mediaJSON}, 400, "invalid_parameter", "Acks"},
+		{"?acks=%zz", []string{"Content-Type", mediaJSON}, 400, "invalid_parameter", "acks"},
+		{"", []string{"Content-Type", mediaBytes, "Record-Key-B64", "x"}, 400, "malformed_body", ""},
+		{"", []string{"Content-Type", mediaBytes, "Record-Key", "x", "Record-Key", "y"}, 400, "malformed_body", ""},
+	} {
+		a := d.do("POST", produceT+tc.query, one, tc.headers...).want(t, tc.status, tc.code)
+		if p := a.problem(t); p.Parameter != tc.name {
+			t.Errorf("%s: names %q, want %q", tc.query, p.Parameter, tc.name)
+		}
+		if a.StatusCode == 415 && tc.code == "unsupported_media_type" && a.Header.Get("Accept-Post") == "" {
+			t.Error("415 without Accept-Post")
+		}
+	}
+	if got := d.end("t"); got != 0 {
+		t.Errorf("end %d", got)
+	}
+}
+
+// acks choose between 200 and 202; receipts come full, in summary or not.
+func TestAcksAndReceipts(t *testing.T) {
+	d := openDoor(t)
+	d.topic("t", 1)
+	many := "[" + strings.Repeat(`{"value":1},`, 1000) + `{"value":1}]`
+	for _, tc := range []struct {
+		query, body string
+		status      int
+		has, lacks  string
+	}{
+		{"", `[{"value":1}]`, 200, `"receipts":[{`, `"partitions"`},
+		{"?acks=all", `[{"value":1}]`, 200, `"receipts"`, ``},
+		{"?acks=-1", `[{"value":1}]`, 200, `"receipts"`, ``},
+		{"?acks=leader", `[{"value":1}]`, 200, `"receipts"`, ``},
+		{"?acks=1", `[{"value":1}]`, 200, `"receipts"`, ``},
+		{"?acks=0", `[{"value":1}]`, 202, `{"count":1}`, `"receipts"`},
+		{"?acks=none", `[{"value":1}]`, 202, `{"count":1}`, `"receipts"`},
+		{"?receipts=summary", `[{"value":1}]`, 200, `"base_offset"`, `"receipts"`},
+		{"?receipts=none", `[{"value":1}]`, 200, `{"count":1}`, `"receipts"`},
+		{"", many, 200, `"partitions":[{"partition":0,"base_offset":`, `"receipts"`},
+		{"?receipts=full", many, 200, `"receipts"`, `"partitions"`},
+	} {
+		a := d.do("POST", produceT+tc.query, tc.body, "Content-Type", mediaJSON).want(t, tc.status, "").contains(t, tc.has)
+		if tc.lacks != "" && bytes.Contains(a.body, []byte(tc.lacks)) {
+			t.Errorf("%s: has %s", tc.query, tc.lacks)
+		}
+	}
+	d.do("POST", produceT, `[{"value":1}]`, "Content-Type", mediaJSON, "Prefer", "return=minimal").want(t, 200, "").contains(t, `"partitions"`)
+}
+
+// One cause for all is the cause's own status; a 200 never hides a failure.
+func TestNotEnoughReplicas(t *testing.T) {
+	d := openDoor(t)
+	d.topic("t", 2, "min.insync.replicas", "2")
+	a := d.post(`[{"key":"a","value":1},{"key":"b","value":1},{"key":"c","value":1}]`).want(t, 503, "not_enough_replicas")
+	if p := a.problem(t); !p.Retriable || a.Header.Get("Retry-After") == "" || p.Topic != "t" {
+		t.Errorf("problem: %s", a.body)
+	}
+	d.do("POST", produceT+"?value=line", "a\n", "Content-Type", mediaNDJSON).want(t, 503, "not_enough_replicas")
+	if got := d.end("t"); got != 0 {
+		t.Errorf("end %d", got)
+	}
+	d.do("POST", produceT+"?acks=1", `[{"value":1}]`, "Content-Type", mediaJSON).want(t, 200, "")
+}
+
+// Case 64: with auto-create off an unknown topic is a 404 at once.
+func TestUnknownTopic(t *testing.T) {
+	d := openDoor(t, func(s *setup) { s.configs["auto.create.topics.enable"] = "false" })
+	began := time.Now()
+	d.post(`[{"value":1}]`).want(t, 404, "unknown_topic")
+	d.do("POST", produceT+"?value=line", "a\n", "Content-Type", mediaNDJSON).want(t, 404, "unknown_topic")
+	d.do("POST", produceT0, `[{"value":1}]`, "Content-Type", mediaJSON).want(t, 404, "unknown_topic")
+	d.do("GET", fetchAll, nil).want(t, 404, "unknown_topic")
+	if took := time.Since(began); took > time.Second {
+		t.Errorf("took %v", took)
+	}
+}
+
+// An unknown topic is made where auto-create is on, by any media type.
+func TestAutoCreate(t *testing.T) {
+	d := openDoor(t)
+	d.post(`[{"value":1}]`).want(t, 200, "")
+	d.do("POST", "/v1/topics/u/records?value=line", "a\n", "Content-Type", mediaNDJSON).want(t, 200, "")
+	d.do("POST", "/v1/topics/v/records", "a", "Content-Type", mediaBytes).want(t, 200, "")
+}
+
+func compress(t testing.TB, coding string, p []byte) []byte {
+	t.Helper()
+	var buf bytes.Buffer
+	var err error
+	if coding == codingGzip {
+		z := gzip.NewWriter(&buf)
+		_, err = z.Write(p)
+		err = firstError(err, z.Close())
+	} else {
+		var z *zstd.Encoder
+		z, err = zstd.NewWriter(&buf, zstd.WithEncoderConcurrency(1))
+		if err == nil {
+			_, err = z.Write(p)
+			err = firstError(err, z.Close())
+		}
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return buf.Bytes()
+}
+
+func firstError(errs ...error) error {
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Case 9: gzip and zstd bodies are stored inflated, in every media type;
+// truncated and trailing bytes are told of.
+func TestContentEncoding(t *testing.T) {
+	d := openDoor(t)
+	d.topic("t", 1)
+	for _, coding := range []string{codingGzip, codingZstd} {
+		whole := compress(t, coding, []byte(`[{"value":"`+coding+`"}]`))
+		for range 3 { // decoders are reused
+			d.do("POST", produceT, whole, "Content-Type", mediaJSON, "Content-Encoding", coding).want(t, 200, "")
+		}
+		d.do("POST", produceT+"?value=line", compress(t, coding, []byte(strings.Repeat("line\n", 500))), "Content-Type", mediaNDJSON, "Content-Encoding", strings.ToUpper(coding)).want(t, 200, "")
+		d.do("POST", produceT, whole[:len(whole)-3], "Content-Type", mediaJSON, "Content-Encoding", coding).want(t, 400, "malformed_body")
+		d.do("POST", produceT, append(bytes.Clone(whole), "garbage"...), "Content-Type", mediaJSON, "Content-Encoding", coding).want(t, 400, "malformed_body")
+		d.do("POST", produceT, compress(t, coding, nil), "Content-Type", mediaJSON, "Content-Encoding", coding).want(t, 400, "empty_body")
+	}
+	d.do("POST", produceT, `[{"value":"identity"}]`, "Content-Type", mediaJSON, "Content-Encoding", "identity").want(t, 200, "")
+	d.do("GET", fetchAll, nil).contains(t, `"value":"gzip"`, `"value":"zstd"`, `"value":"identity"`)
+	if got := d.end("t"); got != 2*(3+500)+1 {
+		t.Errorf("end %d", got)
+	}
+}
+
+// chunked hides the length of a body from net/http.
+type chunked struct{ *bytes.Reader }
+
+// Case 8: the limit holds with Content-Length, chunked and for bombs; nothing
+// is written and the connection is closed.
+func TestBodyLimits(t *testing.T) {
+	d := openDoor(t, func(s *setup) { s.MaxRequestBytes = 1 << 20 })
+	d.topic("t", 1)
+	large := bytes.Repeat([]byte("0123456789abcde\n"), 1<<17)
+	random := make([]byte, 2<<20)
+	rng := rand.NewChaCha8([32]byte{1})
+	_, _ = rng.Read(random)
+	for _, tc := range []struct {
+		name   string
+		body   any
+		coding string
+	}{
+		{"content-length", large, ""},
+		{"chunked", chunked{bytes.NewReader(large)}, ""},
+		{"gzip bomb", compress(t, codingGzip, make([]byte, 100<<20)), codingGzip},
+		{"zstd bomb", compress(t, codingZstd, make([]byte, 100<<20)), codingZstd},
+		{"gzip bomb in chunks", chunked{bytes.NewReader(compress(t, codingGzip, make([]byte, 2<<20)))}, codingGzip},
+		{"compressed", compress(t, codingGzip, random), codingGzip},
+	} {
+		headers := []string{"Content-Type", mediaNDJSON}
+		if tc.coding != "" {
+			headers = append(headers, "Content-Encoding", tc.coding)
+		}
+		a := d.do("POST", produceT+"?value=line", tc.body, headers...)
+		if p := a.problem(t); a.StatusCode != 413 || p.Code != "request_too_large" || p.Limit != 1<<20 {
+			t.Errorf("%s: %d %s", tc.name, a.StatusCode, a.body)
+		}
+	}
+	if got := d.end("t"); got != 0 {
+		t.Errorf("end %d", got)
+	}
+	d.do("POST", produceT+"?value=line", large[:1<<20], "Content-Type", mediaNDJSON).want(t, 200, "")
+}
+
+// A body below the limit still may not expand beyond a hundred times.
+func TestRatio(t *testing.T) {
+	d := openDoor(t)
+	d.topic("t", 1)
+	d.do("POST", produceT+"?value=line", compress(t, codingGzip, make([]byte, 15<<20)), "Content-Type", mediaNDJSON, "Content-Encoding", "gzip").want(t, 413, "request_too_large")
+}
+
+// The bodies of all requests have one budget; beyond it the answer is 503.
+func TestBudget(t *testing.T) {
+	d := openDoor(t, func(s *setup) { s.MaxInFlightBytes = 32 << 10 })
+	d.topic("t", 1)
+	a := d.post(`[{"value":1}]`).want(t, 503, "overloaded")
+	if a.Header.Get("Retry-After") != "1" || !a.problem(t).Retriable {
+		t.Errorf("%v %s", a.Header, a.body)
+	}
+	if used := d.server.budget.used.Load(); used != 0 {
+		t.Errorf("%d bytes still reserved", used)
+	}
+}
+
+func batch(t testing.TB, values ...string) []byte {
+	t.Helper()
+	var b record.Builder
+	b.Reset(record.Options{})
+	for _, v := range values {
+		b.Add(time.Now().UnixMilli(), []byte("k"), []byte(v), nil)
+	}
+	out, err := b.Finish()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return bytes.Clone(out)
+}
+
+// Raw batches go in as they are and are all checked before the first append.
+func TestRawBatchesIn(t *testing.T) {
+	d := openDoor(t)
+	d.topic("t", 1)
+	send := func(parts ...[]byte) *answer {
+		return d.do("POST", produceT0, bytes.Join(parts, nil), "Content-Type", mediaBatch)
+	}
+	send(batch(t, "a", "b"), batch(t, "c")).want(t, 200, "").contains(t,
+		`{"count":3,"partitions":[{"partition":0,"base_offset":0,"last_offset":1,"count":2},{"partition":0,"base_offset":2,"last_offset":2,"count":1}]}`)
+	good := batch(t, "x")
+	edit := func(at int, to byte) []byte { b := batch(t, "x"); b[at] = to; return b }
+	for _, tc := range []struct {
+		name   string
+		bad    []byte
+		status int
+		code   string
+	}{
+		{"crc", edit(len(good)-1, 'y'), 400, "corrupt_batch"},
+		{"magic", edit(16, 1), 400, "corrupt_batch"},
+		{"length", edit(8, 0xff), 400, "corrupt_batch"},
+		{"cut", good[:len(good)-1], 400, "corrupt_batch"},
+		{"garbage", []byte("hello"), 400, "corrupt_batch"},
+		{"base offset", edit(7, 9), 422, "invalid_record"},
+		{"too large", batch(t, strings.Repeat("x", 2<<20)), 413, "record_too_large"},
+	} {
+		for _, parts := range [][][]byte{{tc.bad}, {batch(t, "x"), tc.bad}} {
+			a := send(parts...)
+			if p := a.problem(t); a.StatusCode != tc.status || p.Code != tc.code {
+				t.Errorf("%s of %d: %d %s", tc.name, len(parts), a.StatusCode, a.body)
+			}
+		}
+	}
+	if got := d.end("t"); got != 3 {
+		t.Errorf("end %d", got)
+	}
+	d.do("POST", produceT0+"?receipts=full", good, "Content-Type", mediaBatch).want(t, 400, "invalid_parameter")
+	d.do("GET", fetchAll, nil).contains(t, `"value_str":"a"`, `"value_str":"c"`)
+}
+
+// What fetch gives can be produced again, in keys, values and headers.
+func TestRoundTrip(t *testing.T) {
+	d := openDoor(t)
+	d.topic("t", 1)
+	d.topic("u", 1)
+	d.post(`[{"key":"a","value":{"x":[1.50]}},{"key_b64":"/w==","value_b64":"/w=="},{"value":null,"headers":{"h":"v"}}]`).want(t, 200, "")
+	read := func(topic string) string {
+		var got struct {
+			Records []map[string]any `json:"records"`
+		}
+		a := d.do("GET", "/v1/topics/"+topic+"/partitions/0/records?from=earliest", nil).want(t, 200, "")
+		if err := json.Unmarshal(a.body, &got); err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range got.Records {
+			delete(r, "offset")
+		}
+		text, err := json.Marshal(got.Records, json.Deterministic(true))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	first := read("t")
+	d.do("POST", "/v1/topics/u/records", first, "Content-Type", mediaJSON).want(t, 200, "")
+	if again := read("u"); again != first {
+		t.Errorf("read %s, wrote %s, read %s", first, first, again)
+	}
+}
+

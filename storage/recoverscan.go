@@ -1,0 +1,215 @@
+package storage
+
+import (
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"io/fs"
+	"leat/storage/disk"
+	"leat/storage/record"
+	"log/slog"
+	"path/filepath"
+)
+
+// resume takes over what the checkpoint says of the segment's durable part.
+// Without that it is scanned from its beginning.
+func (r *recovery) resume(f *found) {
+	s := f.seg
+	if !r.known || s.base != r.rec.activeBase || s.gen != r.rec.activeGen || r.rec.recoveryPos > f.size || r.rec.recoveryPos == 0 {
+		return
+	}
+	offsets := r.rec.recoveryOffset - s.base
+	p, err := r.readEntries(offsetTable, s, r.rec.indexEntries, r.rec.indexCRC)
+	q, errTimes := r.readEntries(timeTable, s, r.rec.timeIndexEntries, r.rec.timeIndexCRC)
+	var entries []entry
+	var times []timeEntry
+	if err = errors.Join(err, errTimes); err == nil {
+		entries, err = parseEntries(p, offsets, r.rec.recoveryPos)
+		times, errTimes = parseTimes(q, offsets)
+		err = errors.Join(err, errTimes)
+	}
+	if err != nil {
+		r.dir.opts.Logger.Warn("index of the active segment is damaged and is rebuilt from the log",
+			slog.String("path", s.stem+indexSuffix), slog.Any("err", err))
+		r.rebuilt++
+		return
+	}
+	s.entries, s.times = entries, times
+	if len(entries) > 0 {
+		s.lastEntry = int64(entries[len(entries)-1].pos)
+	}
+	s.next, s.size, s.maxTimestamp, s.crc = r.rec.recoveryOffset, r.rec.recoveryPos, r.rec.maxTimestamp, r.rec.logCRC
+	s.firstAppend, s.lastAppend = r.rec.lastAppendMs, r.rec.lastAppendMs
+	s.written = writtenIndex{len(entries), len(times), r.rec.indexCRC, r.rec.timeIndexCRC}
+}
+
+// readEntries reads the first count entries of an index file that is not
+// sealed and compares their checksum.
+func (r *recovery) readEntries(kind tableKind, s *segment, count, crc uint32) ([]byte, error) {
+	if count == 0 {
+		return nil, nil
+	}
+	p, err := readFile(r.dir.opts.FS, kind.path(s), maxSegmentBytes)
+	if err != nil {
+		return nil, err
+	}
+	size := sealSize + int64(count)*int64(kind.width())
+	if int64(len(p)) < size {
+		return nil, errBadIndex
+	}
+	if p = p[sealSize:size]; crc32.Checksum(p, castagnoli) != crc {
+		return nil, errBadIndex
+	}
+	return p, nil
+}
+
+// scanSegment reads the i-th segment from where it is not known to be durable
+// and deals with what is behind its last whole batch.
+func (r *recovery) scanSegment(i int, bound, next int64) error {
+	f := &r.found[i]
+	s := f.seg
+	r.resume(f)
+	h, err := r.dir.files.acquire(s)
+	if err != nil {
+		return err
+	}
+	defer r.dir.files.release(h)
+	from, interval := s.size, r.log.config.Load().IndexInterval
+	if from < f.size {
+		r.scanning(s)
+	}
+	end, err := scan(h, f.size, s.size, s.next, next, s.base, func(b record.Batch) { s.extend(b, interval) })
+	if err != nil {
+		return fmt.Errorf("scan %s: %w", s.logPath(), err)
+	}
+	r.read += f.size - from
+	if end.next < bound {
+		return &CorruptError{Path: s.logPath(), Pos: end.pos, Err: orElseErr(end.why, missing(end.next, bound))}
+	}
+	if end.pos > from {
+		now := r.dir.opts.Now().UnixMilli()
+		s.lastAppend = now
+		if s.firstAppend == 0 {
+			s.firstAppend = now
+		}
+	}
+	s.allocated = f.size
+	r.dir.slack.Add(s.allocated - s.size)
+	cut, err := r.cutTail(f, h, i+1 < len(r.found))
+	if err != nil {
+		return err
+	}
+	if end.pos > from || cut {
+		if err := r.synced(s.logPath(), h.SyncData()); err != nil {
+			return err
+		}
+	}
+	if i+1 < len(r.found) && end.next != next {
+		return r.setLaterAside(i)
+	}
+	return nil
+}
+
+func (r *recovery) scanning(s *segment) {
+	if r.scannedFrom < 0 {
+		r.scannedFrom, r.segment = s.next, s.base
+	}
+}
+
+// tailAction is what to do with the bytes behind the last whole batch.
+type tailAction int
+
+const (
+	tailKeep tailAction = iota // it is as good as preallocated
+	tailCut
+	tailSave // keep a copy, then cut
+)
+
+// chooseTail decides about rest bytes behind the last whole batch of a
+// segment; inner says that another segment follows.
+func chooseTail(rest int64, zero, inner bool) tailAction {
+	switch {
+	case rest == 0:
+		return tailKeep
+	case !zero:
+		return tailSave
+	case inner || rest > maxPrealloc:
+		return tailCut
+	default:
+		return tailKeep
+	}
+}
+
+// cutTail deals with the bytes behind the last whole batch.
+func (r *recovery) cutTail(f *found, h *handle, inner bool) (cut bool, err error) {
+	s := f.seg
+	zero, err := allZero(h, s.size, f.size)
+	if err != nil {
+		return false, fmt.Errorf("scan %s: %w", s.logPath(), err)
+	}
+	switch chooseTail(f.size-s.size, zero, inner) {
+	case tailKeep:
+		return false, nil
+	case tailSave:
+		if err := r.saveTail(f, h); err != nil {
+			return false, err
+		}
+		r.cut += f.size - s.size
+		r.dir.metrics.cutBytes.Add(float64(f.size - s.size))
+	case tailCut:
+	}
+	if err := h.Truncate(s.size); err != nil {
+		return false, fmt.Errorf("cut %s: %w", s.logPath(), err)
+	}
+	r.dir.slack.Add(s.size - s.allocated)
+	s.allocated = s.size
+	return true, nil
+}
+
+// saveTail copies the beginning of a torn end into the quarantine. It is for
+// people only, so it is not synced.
+func (r *recovery) saveTail(f *found, h io.ReaderAt) error {
+	p := make([]byte, min(f.size-f.seg.size, quarantineTail))
+	if err := readFull(h, p, f.seg.size); err != nil {
+		return err
+	}
+	name := fmt.Sprintf("%s.%s.%d", r.log.id.dirName(), filepath.Base(f.seg.logPath()), f.seg.size)
+	err := withFile(r.dir.opts.FS, r.dir.path(quarantineDir, asideName(name, r.dir.opts.Now())), func(file disk.File) error {
+		_, err := file.WriteAt(p, 0)
+		return err
+	})
+	if noSpace(err) {
+		return nil // a full disk must not keep the log from opening
+	}
+	return err
+}
+
+// setLaterAside moves the segments behind the i-th away: the i-th has a torn
+// end, so nothing behind it was ever durable.
+func (r *recovery) setLaterAside(i int) error {
+	fsys := r.dir.opts.FS
+	for _, f := range r.found[i+1:] {
+		for _, suffix := range []string{logSuffix, indexSuffix, timeSuffix} {
+			name := f.seg.stem + suffix
+			var err error
+			if suffix == logSuffix && f.size > 0 {
+				to := asideName(r.log.id.dirName()+"."+filepath.Base(name), r.dir.opts.Now())
+				err = fsys.Rename(name, r.dir.path(quarantineDir, to))
+				r.quarantined++
+			} else {
+				err = fsys.Remove(name)
+			}
+			if err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return err
+			}
+		}
+	}
+	for _, dir := range []string{r.dir.path(quarantineDir), r.log.path} {
+		if err := r.synced(dir, fsys.SyncDir(dir)); err != nil {
+			return err
+		}
+	}
+	r.found = r.found[:i+1]
+	return nil
+}
