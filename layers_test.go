@@ -46,6 +46,7 @@ var layers = map[string]layer{
 	"api/rest":  {floor: 4, may: []string{"api", "auth", "broker", "storage/record"}},
 	"api/cli":   {floor: 4, sealed: true},
 	"e2e":       {floor: 4, sealed: true},
+	"e2e/bench": {floor: 4, sealed: true},
 
 	".": {floor: 5, may: []string{
 		"api", "api/cli", "api/kafka", "api/rest", "auth", "broker", "replication", "replication/controller",

@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"strconv"
 	"strings"
@@ -247,8 +248,12 @@ func TestKillDuringProduce(t *testing.T) {
 	s.stop()
 	s.restart()
 	for _, l := range ledgers {
+		before := l.at
 		l.seen, l.last, l.at = 0, -1, map[int64]int64{}
 		l.check(t, s)
+		if !maps.Equal(l.at, before) {
+			t.Errorf("%s: the records are not those of before the stop", l.topic)
+		}
 	}
 }
 

@@ -114,7 +114,7 @@ func (l *Local) commit(records []controller.Record) error {
 		}
 	}
 	if index > logKept {
-		b.DeleteRange(meta.LogKey(0), meta.LogKey(index-logKept))
+		b.DeleteRange(meta.LogKey(0), meta.LogKey(index-logKept+1))
 	}
 	b.Set(meta.AppliedKey(), binary.BigEndian.AppendUint64(nil, index))
 	if err := l.db.Commit(b); err != nil {

@@ -4,7 +4,16 @@ import (
 	"errors"
 	"io"
 	"leat/storage/record"
+	"math"
 )
+
+// maxStoredExpanded is how far a lookup follows a stored batch as it expands:
+// the most that batch.max.expanded.bytes can be, so that everything that
+// passed the deep check is read, however much the topic's limit was lowered
+// since. No memory depends on it. It bounds the time that a lookup can take
+// where leat.validate=header let a batch in unseen; one that expands further
+// is record.ErrTooLarge.
+const maxStoredExpanded = math.MaxInt32
 
 // FindTime finds the first record below upTo whose timestamp is ts or later,
 // looking into the batch for it. -1 and -1 if there is none.
@@ -86,7 +95,7 @@ func (v *view) firstRecord(rel, upTo, ts int64) (offset, timestamp int64, err er
 		if err != nil {
 			return false, err
 		}
-		offset, timestamp, err = firstIn(b, v.log, upTo, ts)
+		offset, timestamp, err = firstIn(b, v.log.Offsets().Start, upTo, ts)
 		return offset >= 0, err
 	})
 	if err != nil || offset < 0 || timestamp < 0 {
@@ -111,11 +120,11 @@ func (v *view) maxBefore(upTo int64) (int64, error) {
 		if err != nil {
 			return false, err
 		}
-		return true, eachRecord(b, v.log, func(rec *record.Record) bool {
-			if rec.Offset < upTo {
-				latest = max(latest, rec.Timestamp)
+		return true, record.Times(b, maxStoredExpanded, func(offset, timestamp int64) bool {
+			if offset < upTo {
+				latest = max(latest, timestamp)
 			}
-			return rec.Offset < upTo
+			return offset < upTo
 		})
 	})
 	return latest, err
@@ -149,37 +158,15 @@ func (v *view) eachBatch(rel, upTo int64, fn func(w *walk, h record.Batch) (done
 	}
 }
 
-// firstIn is the first record of b below upTo and not before the log's start
-// whose timestamp is ts or later; -1 and -1 if there is none.
-func firstIn(b record.Batch, l *Log, upTo, ts int64) (offset, timestamp int64, err error) {
-	start := l.Offsets().Start
+// firstIn is the first record of b at or past start and below upTo whose
+// timestamp is ts or later; -1 and -1 if there is none.
+func firstIn(b record.Batch, start, upTo, ts int64) (offset, timestamp int64, err error) {
 	offset, timestamp = -1, -1
-	err = eachRecord(b, l, func(rec *record.Record) bool {
-		if rec.Offset < upTo && rec.Offset >= start && rec.Timestamp >= ts {
-			offset, timestamp = rec.Offset, rec.Timestamp
+	err = record.Times(b, maxStoredExpanded, func(at, t int64) bool {
+		if at >= start && at < upTo && t >= ts {
+			offset, timestamp = at, t
 		}
-		return offset < 0 && rec.Offset < upTo
+		return offset < 0 && at < upTo
 	})
 	return offset, timestamp, err
-}
-
-// eachRecord calls fn with the records of b for as long as it wants more.
-func eachRecord(b record.Batch, l *Log, fn func(*record.Record) bool) error {
-	var r record.Reader
-	defer r.Close()
-	// A limit that was lowered later must not hide records.
-	limit := max(l.config.Load().MaxExpandedBytes, record.DefaultMaxExpanded)
-	if err := r.Reset(b, limit); err != nil {
-		return err
-	}
-	var rec record.Record
-	for {
-		err := r.Next(&rec)
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil || !fn(&rec) {
-			return err
-		}
-	}
 }

@@ -35,6 +35,7 @@ func fileSection(f *os.File, pos, n int64) *testSection {
 
 func (s *testSection) Len() int64              { return s.n }
 func (s *testSection) File() (*os.File, int64) { return s.f, s.pos }
+func (s *testSection) NextOffset() int64       { return 0 }
 func (s *testSection) Release()                { s.released++ }
 
 // writerConn is a connection that only writes.

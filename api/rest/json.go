@@ -124,7 +124,7 @@ func parseNDJSON(rs *records, body []byte) error {
 	for base := 0; base < len(body); {
 		line := body[base:]
 		if end := bytes.IndexByte(line, '\n'); end >= 0 {
-			line = line[:end+1]
+			line = line[:end]
 		}
 		if len(bytes.TrimLeft(line, " \t\r\n")) > 0 {
 			p.begin(line, base)
@@ -143,7 +143,7 @@ func parseNDJSON(rs *records, body []byte) error {
 				rs.count++
 			}
 		}
-		base += len(line)
+		base += len(line) + 1
 	}
 	return nil
 }

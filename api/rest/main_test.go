@@ -15,9 +15,11 @@ import (
 	"time"
 
 	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/pb33f/libopenapi"
 	validator "github.com/pb33f/libopenapi-validator"
 	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 	"go.uber.org/goleak"
 )
 
@@ -194,8 +196,20 @@ func (d *door) check(req *http.Request, a *answer) {
 			}
 		}
 	}
-	if a.StatusCode == http.StatusMethodNotAllowed || p404(a) || req.Method == http.MethodHead || req.Method == http.MethodOptions {
-		return // not an operation of the contract
+	switch a.Header.Get("Content-Type") {
+	case mediaNDJSON:
+		// The validator reads one value a body.
+		for line := range bytes.Lines(a.body) {
+			if !jsontext.Value(line).IsValid(valueOptions...) {
+				d.t.Errorf("%s: line is not JSON: %.300q", req.URL, line)
+			}
+		}
+		return
+	case mediaBatch:
+		return
+	}
+	if outside(req, a) {
+		return
 	}
 	res := *a.Response
 	res.Body = io.NopCloser(bytes.NewReader(a.body))
@@ -206,8 +220,10 @@ func (d *door) check(req *http.Request, a *answer) {
 	}
 }
 
-func p404(a *answer) bool {
-	return bytes.Contains(a.body, []byte(`"code":"not_found"`)) || bytes.Contains(a.body, []byte(`"code":"invalid_topic"`))
+// outside reports whether the request is for no operation of the contract.
+func outside(req *http.Request, a *answer) bool {
+	return a.StatusCode == http.StatusMethodNotAllowed || req.Method == http.MethodHead || req.Method == http.MethodOptions ||
+		bytes.Contains(a.body, []byte(`"code":"not_found"`)) || bytes.Contains(a.body, []byte(`"code":"invalid_topic"`))
 }
 
 func (a *answer) problem(t testing.TB) *problem {
@@ -253,4 +269,14 @@ const (
 func (d *door) post(body string) *answer {
 	d.t.Helper()
 	return d.do(http.MethodPost, produceT, body, "Content-Type", mediaJSON)
+}
+
+// counted is the value of a counter.
+func counted(t testing.TB, m prometheus.Metric) float64 {
+	t.Helper()
+	var out dto.Metric
+	if err := m.Write(&out); err != nil {
+		t.Fatal(err)
+	}
+	return out.GetCounter().GetValue()
 }

@@ -187,17 +187,18 @@ func openError(dir string, fsys *pebbleFS, err error) error {
 }
 
 // fail notes the first failure and tells the owner. The order matters: when
-// OnFatal runs, no later Commit can succeed.
+// OnFatal runs, no later Commit can succeed, and the commits in flight return
+// after it.
 func (db *DB) fail(err error) {
 	err = fmt.Errorf("%w: %w", ErrFailed, err)
 	if !db.failure.CompareAndSwap(nil, &err) {
 		return
 	}
-	close(db.failed)
 	db.logger.Error("metadata store failed", slog.String("dir", db.dir), slog.Any("err", err))
 	if db.onFatal != nil {
 		db.onFatal(err)
 	}
+	close(db.failed)
 }
 
 // err is why the store cannot be used.

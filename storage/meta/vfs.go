@@ -92,7 +92,7 @@ func (p *pebbleFS) Unwrap() vfs.FS                 { return nil }
 // ReuseForWrite gives an old WAL a new name and keeps its blocks, which makes
 // a sync of it several times cheaper than of a growing file.
 func (p *pebbleFS) ReuseForWrite(from, to string, _ vfs.DiskWriteCategory) (vfs.File, error) {
-	if err := p.FS.Rename(from, to); err != nil {
+	if err := p.Rename(from, to); err != nil {
 		return nil, err
 	}
 	f, err := p.OpenFile(to, os.O_RDWR|os.O_CREATE)

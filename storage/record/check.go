@@ -95,24 +95,9 @@ func Check(b Batch, l Limits) (Summary, error) {
 		return Summary{}, headerErr
 	}
 	w := walker{base: b.BaseTimestamp(), requireKeys: l.RequireKeys}
-	if b.Codec() == None {
-		w.have = b.Payload()
-		w.sum.Expanded = int64(len(w.have))
-		if err := w.records(int(b.Count())); err != nil {
-			return Summary{}, err
-		}
-		return w.sum, nil
-	}
-	x, err := expand(b, l.MaxExpanded)
-	if err != nil {
+	if err := w.walk(b, l.MaxExpanded); err != nil {
 		return Summary{}, err
 	}
-	defer x.release()
-	w.x = x
-	if err := w.records(int(b.Count())); err != nil {
-		return Summary{}, err
-	}
-	w.sum.Expanded = x.total
 	return w.sum, nil
 }
 
@@ -122,10 +107,34 @@ type walker struct {
 	x           *expander // where more come from; nil in place
 	base        int64
 	requireKeys bool
+	visit       *visit // what Times wants of the records; nil in Check
 	streamErr   *Error // what x failed with
 	f           fields
 	long        longWalk
 	sum         Summary
+}
+
+// walk goes over the records of b, which must have a whole header.
+func (w *walker) walk(b Batch, maxExpanded int64) error {
+	if b.Codec() == None {
+		w.have = b.Payload()
+		w.sum.Expanded = int64(len(w.have))
+		if err := w.records(int(b.Count())); err != nil {
+			return err
+		}
+		return nil
+	}
+	x, err := expand(b, maxExpanded)
+	if err != nil {
+		return err
+	}
+	defer x.release()
+	w.x = x
+	if err := w.records(int(b.Count())); err != nil {
+		return err
+	}
+	w.sum.Expanded = x.total
+	return nil
 }
 
 func (w *walker) records(count int) *Error {
@@ -135,6 +144,9 @@ func (w *walker) records(count int) *Error {
 				return err // About the batch, not about this record.
 			}
 			return err.at(i)
+		}
+		if w.visit != nil && w.visit.done {
+			return nil
 		}
 	}
 	// At the end the decoder must say so: that is when it has compared its
@@ -198,6 +210,9 @@ func (w *walker) record(i int) *Error {
 
 // accept applies the rules that need the batch to a record's fields.
 func (w *walker) accept(i int, timestampDelta, offsetDelta int64, nullKey bool) *Error {
+	if w.visit != nil {
+		return w.visit.record(offsetDelta, timestampDelta)
+	}
 	if offsetDelta != int64(i) {
 		return fault(ErrInvalid, "offset delta %d, want %d", offsetDelta, i)
 	}

@@ -17,10 +17,9 @@ type Record struct {
 // Close; the zero Reader is at the end of nothing. It is not safe for
 // concurrent use.
 type Reader struct {
-	batch   Batch
+	places  places
 	p       []byte // records not read yet
 	index   int
-	last    int64    // offset delta of the record before
 	buf     *[]byte  // holds the records if they came compressed
 	headers []Header // all of the batch's headers so far
 	f       fields
@@ -50,15 +49,11 @@ func (r *Reader) Reset(b Batch, maxExpanded int64) error {
 }
 
 func (r *Reader) open(b Batch, maxExpanded int64) error {
-	if len(b) < HeaderSize || b.Size() != len(b) {
-		return b.wrongSize()
+	if err := b.checkStored(); err != nil {
+		return err
 	}
-	if b.Magic() != magicV2 {
-		return fault(ErrInvalid, "magic %d, want %d", b.Magic(), magicV2)
-	}
-	r.batch = b
-	r.index, r.last = 0, -1
-	r.p = b.Payload()
+	r.places = places{batch: b, last: -1}
+	r.index, r.p = 0, b.Payload()
 	if b.Codec() == None {
 		return nil
 	}
@@ -109,10 +104,10 @@ func (r *Reader) Next(rec *Record) error {
 
 // count is the number of records; of a zero Reader, none.
 func (r *Reader) count() int {
-	if r.batch == nil {
+	if r.places.batch == nil {
 		return 0
 	}
-	return int(r.batch.Count())
+	return int(r.places.batch.Count())
 }
 
 func (r *Reader) next(rec *Record) *Error {
@@ -127,27 +122,18 @@ func (r *Reader) next(rec *Record) *Error {
 	if err := r.f.parse(p[:size]); err != nil {
 		return err
 	}
-	// Compaction leaves gaps, but never turns the order.
-	if d := r.f.offsetDelta; d <= r.last || d > int64(r.batch.LastOffsetDelta()) {
-		return fault(ErrInvalid, "offset delta %d after %d, the batch's last is %d",
-			d, r.last, r.batch.LastOffsetDelta())
-	}
-	ts, ok := addTime(r.batch.BaseTimestamp(), r.f.timestampDelta)
-	if !ok {
-		return timeOverflow(r.batch.BaseTimestamp(), r.f.timestampDelta)
-	}
-	if r.batch.LogAppendTime() {
-		ts = r.batch.MaxTimestamp()
+	offset, ts, err := r.places.next(r.f.offsetDelta, r.f.timestampDelta)
+	if err != nil {
+		return err
 	}
 	headers, err := r.readHeaders()
 	if err != nil {
 		return err
 	}
 	*rec = Record{
-		Offset: r.batch.BaseOffset() + r.f.offsetDelta, Timestamp: ts,
+		Offset: offset, Timestamp: ts,
 		Key: r.f.key, Value: r.f.value, Headers: headers,
 	}
-	r.last = r.f.offsetDelta
 	r.p = p[size:]
 	return nil
 }
@@ -199,5 +185,5 @@ func (r *Reader) Close() {
 // forget drops the batch.
 func (r *Reader) forget() {
 	clear(r.headers)
-	r.batch, r.p, r.headers = nil, nil, r.headers[:0]
+	r.places, r.p, r.headers = places{}, nil, r.headers[:0]
 }

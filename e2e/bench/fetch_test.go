@@ -1,0 +1,260 @@
+package bench
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	fetchBatch  = 16 << 10  // bytes of a batch in the file
+	fetchFile   = 256 << 20 // bytes of the file
+	fetchConns  = 2
+	fetchRecs   = 16 // records of a batch
+	fetchPasses = 2  // how often each connection reads the file in one run
+)
+
+// BenchmarkFetch measures the broker's processor time per GB of a fetch over the Kafka protocol from the page cache,
+// against a bare sendfile loop over the same file with the same call length and number of connections. The bare loop
+// is asked for each section, as a broker is; a second one is asked once and streams.
+func BenchmarkFetch(b *testing.B) {
+	for _, c := range []struct {
+		name    string
+		section int
+		goal    goal
+	}{
+		{"1 MiB", 1 << 20, goal{most: 1.1}},
+		{"256 KiB", 256 << 10, goal{most: 1.1}},
+		{"16 KiB", 16 << 10, goal{most: 1.2}},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			l := startLeat(b)
+			l.createTopic("fetch", map[string]string{"flush.messages": "1000000"})
+			l.fill("fetch", noise(fetchBatch, fetchRecs), fetchFile/fetchBatch)
+			names, err := filepath.Glob(filepath.Join(l.dir, "logs", "*", "*.log"))
+			if err != nil || len(names) != 1 {
+				b.Fatalf("log files %v, %v", names, err)
+			}
+			loop := startBare(b, "sendfile", names[0])
+			passes := fetchPasses
+			if c.section < 64<<10 {
+				passes = 1
+			}
+			gb := float64(fetchConns*passes*fetchFile) / 1e9
+			ours := func() float64 {
+				return cpuOf(b, l.process, func() error { return everyConn(func() error { return readLeat(l.Kafka, c.section, passes) }) }) / gb
+			}
+			theirs := func(sections int) func() float64 {
+				return func() float64 {
+					return cpuOf(b, loop.process, func() error {
+						return everyConn(func() error { return readBare(loop.addr, c.section, sections, passes) })
+					}) / gb
+				}
+			}
+			for b.Loop() {
+				compare(b, "fetch, sections of "+c.name+", against sendfile asked for each section", "CPU s/GB", c.goal, ours, theirs(1))
+				compare(b, "fetch, sections of "+c.name+", against sendfile that streams", "CPU s/GB", goal{}, ours, theirs(fetchFile/c.section))
+			}
+			l.stop()
+		})
+	}
+}
+
+// cpuOf is the processor time in seconds that p spends while run runs.
+func cpuOf(b *testing.B, p process, run func() error) float64 {
+	b.Helper()
+	before := p.cpu()
+	if err := run(); err != nil {
+		b.Fatal(err)
+	}
+	return (p.cpu() - before).Seconds()
+}
+
+// everyConn runs read on every connection at a time.
+func everyConn(read func() error) error { return parallel(fetchConns, func(int) error { return read() }) }
+
+// parallel runs n workers at a time and returns what went wrong.
+func parallel(n int, work func(worker int) error) error {
+	errs := make(chan error, n)
+	for worker := range n {
+		go func() { errs <- work(worker) }()
+	}
+	var all error
+	for range n {
+		all = errors.Join(all, <-errs)
+	}
+	return all
+}
+
+// readLeat fetches the topic from its start to its end, section after section.
+func readLeat(addr string, section, passes int) error {
+	nc, err := net.Dial("tcp", addr)
+	if err != nil {
+		return err
+	}
+	defer nc.Close() //nolint:errcheck // every answer has been read
+	frame, at := fetchFrame("fetch", int32(section))
+	overhead := fetchOverhead("fetch")
+	buf := make([]byte, 1<<20)
+	for range passes {
+		for pos := 0; pos < fetchFile; {
+			binary.BigEndian.PutUint64(frame[at:], uint64(pos/fetchBatch*fetchRecs))
+			if _, err := nc.Write(frame); err != nil {
+				return err
+			}
+			if _, err := io.ReadFull(nc, buf[:4]); err != nil {
+				return err
+			}
+			size := int(binary.BigEndian.Uint32(buf))
+			if err := discard(nc, size, buf); err != nil {
+				return err
+			}
+			got := size - overhead
+			if got != min(section, fetchFile-pos) {
+				return fmt.Errorf("a section of %d bytes at %d, want %d", got, pos, section)
+			}
+			pos += got
+		}
+	}
+	return nil
+}
+
+// discard reads n bytes.
+func discard(r io.Reader, n int, buf []byte) error {
+	for n > 0 {
+		k, err := r.Read(buf[:min(n, len(buf))])
+		if err != nil {
+			return err
+		}
+		n -= k
+	}
+	return nil
+}
+
+// The bare loop's request: offset, length of a section, number of sections. The answer: a head as long as that of a
+// Fetch response, then the sections.
+const (
+	sendfileAsk  = 8 + 4 + 4
+	sendfileHead = 70
+)
+
+// readBare reads the file from its start to its end, sections at a time.
+func readBare(addr string, section, sections, passes int) error {
+	nc, err := net.Dial("tcp", addr)
+	if err != nil {
+		return err
+	}
+	defer nc.Close() //nolint:errcheck // every answer has been read
+	ask, buf := make([]byte, sendfileAsk), make([]byte, 1<<20)
+	for range passes {
+		for pos := 0; pos < fetchFile; pos += section * sections {
+			binary.BigEndian.PutUint64(ask, uint64(pos))
+			binary.BigEndian.PutUint32(ask[8:], uint32(section))
+			binary.BigEndian.PutUint32(ask[12:], uint32(sections))
+			if _, err := nc.Write(ask); err != nil {
+				return err
+			}
+			if _, err := io.ReadFull(nc, buf[:sendfileHead]); err != nil {
+				return err
+			}
+			if err := discard(nc, section*sections, buf); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// serveSendfile is the bare loop: it sends sections of the file that it is given.
+func serveSendfile(args []string) error {
+	file, err := os.Open(args[0])
+	if err != nil {
+		return err
+	}
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	if err := announce(ln.Addr()); err != nil {
+		return err
+	}
+	for {
+		nc, err := ln.Accept()
+		if err != nil {
+			return err
+		}
+		go func() {
+			defer nc.Close()                                         //nolint:errcheck // the client has gone
+			_ = sendSections(nc.(*net.TCPConn), int(file.Fd()), nc) // it ends when the client goes
+		}()
+	}
+}
+
+func sendSections(nc *net.TCPConn, file int, r io.Reader) error {
+	raw, err := nc.SyscallConn()
+	if err != nil {
+		return err
+	}
+	ask, head := make([]byte, sendfileAsk), make([]byte, sendfileHead)
+	for {
+		if _, err := io.ReadFull(r, ask); err != nil {
+			return err
+		}
+		offset := int64(binary.BigEndian.Uint64(ask))
+		length, sections := int(binary.BigEndian.Uint32(ask[8:])), int(binary.BigEndian.Uint32(ask[12:]))
+		if err := sendHead(raw, head); err != nil {
+			return err
+		}
+		for range sections {
+			if err := sendfile(raw, file, &offset, length); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// sendHead sends what goes before a section, to leave together with it.
+func sendHead(raw rawConn, head []byte) error {
+	var failed error
+	err := raw.Write(func(fd uintptr) bool {
+		_, failed = unix.SendmsgN(int(fd), head, nil, nil, unix.MSG_MORE)
+		return !errors.Is(failed, unix.EAGAIN)
+	})
+	return errors.Join(err, failed)
+}
+
+type rawConn interface {
+	Write(f func(fd uintptr) (done bool)) error
+}
+
+// sendfile sends exactly length bytes of the file.
+func sendfile(raw rawConn, file int, offset *int64, length int) error {
+	var failed error
+	err := raw.Write(func(fd uintptr) bool {
+		for length > 0 {
+			n, err := unix.Sendfile(int(fd), file, offset, length)
+			switch {
+			case errors.Is(err, unix.EAGAIN):
+				return false
+			case errors.Is(err, unix.EINTR):
+				continue
+			case err == nil && n == 0:
+				err = io.ErrUnexpectedEOF
+			}
+			if err != nil {
+				failed = err
+				return true
+			}
+			length -= n
+		}
+		return true
+	})
+	return errors.Join(err, failed)
+}

@@ -1,0 +1,367 @@
+package storage
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"leat/storage/disk"
+	"leat/storage/record"
+)
+
+// opLog notes the operations on a file system that change something durable.
+type opLog struct {
+	mu  sync.Mutex
+	ops []string
+}
+
+func watch(m *disk.Mem) *opLog {
+	o := &opLog{}
+	m.SetFault(func(op disk.Op) error {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		o.ops = append(o.ops, op.Kind.String()+" "+op.Path)
+		return nil
+	})
+	return o
+}
+
+// take returns the operations so far whose kind begins with prefix.
+func (o *opLog) take(prefix string) (found []string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, op := range o.ops {
+		if strings.HasPrefix(op, prefix) {
+			found = append(found, op)
+		}
+	}
+	o.ops = nil
+	return found
+}
+
+// TestOpenSyncs proves how few syncs a start needs: three for a fresh
+// directory, one after a clean stop (CLEAN is gone for good before anything
+// else changes), none after a crash.
+func TestOpenSyncs(t *testing.T) {
+	t.Parallel()
+	m := disk.NewMem()
+	o := watch(m)
+	d := openDir(t, m)
+	if got := o.take("sync"); len(got) != 3 {
+		t.Errorf("fresh: %q", got)
+	}
+	if d.Unclean() || d.Identity().NodeID != 1 || d.MetaPath() != "/data/db" {
+		t.Errorf("fresh: unclean=%v, %+v", d.Unclean(), d.Identity())
+	}
+	mustClose(t, d)
+	crashed := m.CrashClone(0, nil)
+	o.take("")
+	d = openDir(t, m)
+	if got := o.take("sync"); len(got) != 1 || d.Unclean() {
+		t.Errorf("after a clean stop: %q, unclean=%v", got, d.Unclean())
+	}
+	// A crash right after the start is unclean: CLEAN was removed.
+	left := m.CrashClone(0, nil)
+	mustClose(t, d)
+	o = watch(left)
+	d = openDir(t, left)
+	if got := o.take("sync"); len(got) != 0 || !d.Unclean() {
+		t.Errorf("after a crash: %q, unclean=%v", got, d.Unclean())
+	}
+	mustClose(t, d)
+	d = openDir(t, crashed)
+	if d.Unclean() {
+		t.Error("the mark of a clean stop is not durable")
+	}
+	mustClose(t, d)
+}
+
+// TestBusy proves that a second process is told who has the directory.
+func TestBusy(t *testing.T) {
+	t.Parallel()
+	m := disk.NewMem()
+	d := openDir(t, m)
+	_, err := Open(t.Context(), Options{FS: m, Path: "/data", Logger: quiet()})
+	var busy *BusyError
+	if !errors.As(err, &busy) || busy.PID != os.Getpid() || !errors.Is(err, ErrBusy) {
+		t.Errorf("second open: %v", err)
+	}
+	mustClose(t, d)
+	if err := d.Close(); !errors.Is(err, ErrClosed) {
+		t.Errorf("second close: %v", err)
+	}
+	mustClose(t, openDir(t, m))
+}
+
+// TestCreateTogether proves that many partitions cost one sync, or the needed
+// ones where there is no syncfs, and are durable either way; and that one that
+// exists is an error that leaves it alone and creates none of the others.
+func TestCreateTogether(t *testing.T) {
+	t.Parallel()
+	for _, syncAll := range []bool{true, false} {
+		m := disk.NewMem()
+		d := openDir(t, m)
+		var names []LogName
+		for i := range int32(50) {
+			names = append(names, LogName{ID: ID{Topic: TopicID{1}, Partition: i}, Topic: "many"})
+		}
+		var syncs int
+		m.SetFault(func(op disk.Op) error {
+			switch {
+			case op.Kind == disk.OpSyncAll && !syncAll:
+				return disk.ErrUnsupported
+			case op.Kind == disk.OpSyncAll, op.Kind == disk.OpSyncDir, op.Kind == disk.OpSync:
+				syncs++ // one at a time: the fallback is a loop
+			}
+			return nil
+		})
+		if err := d.Create(names); err != nil {
+			t.Fatal(err)
+		}
+		if want := map[bool]int{true: 1, false: 2*len(names) + 1}[syncAll]; syncs != want {
+			t.Errorf("syncfs=%v: %d syncs, want %d", syncAll, syncs, want)
+		}
+		m.SetFault(nil)
+		left := m.CrashClone(0, nil)
+		for _, n := range names {
+			if _, err := left.Stat(path.Join("/data/logs", n.ID.dirName(), segmentName(0, 0)+logSuffix)); err != nil {
+				t.Errorf("syncfs=%v: %v", syncAll, err)
+			}
+		}
+		more := []LogName{{ID: ID{Topic: TopicID{2}}}, names[7]}
+		if err := d.Create(more); !errors.Is(err, fs.ErrExist) {
+			t.Errorf("create again: %v", err)
+		}
+		if _, err := m.Stat(d.logPath(more[0].ID)); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("a partition of a refused request: %v", err)
+		}
+		if _, err := m.Stat(d.logPath(names[7].ID)); err != nil {
+			t.Errorf("the one that was there: %v", err)
+		}
+		mustClose(t, d)
+	}
+}
+
+// TestSetAside proves that unknown partitions go to the quarantine if they
+// have records and to the trash if not, and that deleted ones go either way.
+func TestSetAside(t *testing.T) {
+	t.Parallel()
+	m := disk.NewMem()
+	d := openDir(t, m)
+	id := func(n byte) ID { return ID{Topic: TopicID{n}} }
+	if err := d.Create([]LogName{{ID: id(1)}, {ID: id(2)}, {ID: id(3)}, {ID: id(4)}}); err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range []byte{1, 2, 3} {
+		l, err := d.OpenLog(t.Context(), id(n), "t", Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		mustAppend(t, l, batchOf(t, record.None, nil, "v"))
+	}
+	mustClose(t, d)
+	setFile(t, m, "/data/logs/lost+found", []byte("x"))
+	d = openDir(t, m)
+	err := d.SetAside(func(i ID) Fate { return map[ID]Fate{id(1): Keep, id(2): Trash, id(3): Unknown, id(4): Unknown}[i] })
+	if err != nil {
+		t.Fatal(err)
+	}
+	mustClose(t, d) // waits for the trash
+	list := func(dir string) string {
+		names, err := m.List("/data/" + dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return fmt.Sprint(len(names), names)
+	}
+	if got := list(logsDir); got != fmt.Sprint(1, []string{id(1).dirName()}) {
+		t.Errorf("logs: %s", got)
+	}
+	if got := list(quarantineDir); !strings.HasPrefix(got, "2 ["+id(3).dirName()) || !strings.Contains(got, "lost+found") {
+		t.Errorf("quarantine: %s", got)
+	}
+	if got := list(trashDir); got != "0 []" {
+		t.Errorf("trash: %s", got)
+	}
+}
+
+// TestTimers proves what happens without an append: page-cache mode is flushed
+// after a second, a segment is ended by its age, and a checkpoint is written
+// after five seconds but only if something changed.
+func TestTimers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := disk.NewMem()
+		d := openDir(t, m)
+		l := openLog(t, d, Config{FlushMessages: 1 << 40, SegmentAge: 20 * time.Second})
+		mustAppend(t, l, batchOf(t, record.None, nil, "v"))
+		synctest.Wait()
+		if o := l.Offsets(); o.Durable != 0 {
+			t.Errorf("page-cache mode was flushed at once: %+v", o)
+		}
+		time.Sleep(1100 * time.Millisecond)
+		synctest.Wait()
+		if o := l.Offsets(); o.Durable != 1 {
+			t.Errorf("after a second: %+v", o)
+		}
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		if got := l.Segments(); got != 1 || d.mu.checkpoint.generation != 1 {
+			t.Errorf("after eleven seconds: %d segments, checkpoint %d", got, d.mu.checkpoint.generation)
+		}
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		if got := l.Segments(); got != 2 {
+			t.Errorf("after its age: %d segments", got)
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if got := l.Segments(); got != 2 {
+			t.Errorf("an empty segment was ended: %d segments", got)
+		}
+		mustClose(t, d)
+	})
+}
+
+// TestFlushNow proves that in fsync mode an append is flushed at once and told
+// by OnFlush, that a backlog in page-cache mode is, too, and that a round over
+// many logs is one syncfs, but not while page-cache-mode logs hold much.
+func TestFlushNow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := disk.NewMem()
+		var flushed sync.Map
+		d := openDir(t, m, func(o *Options) { o.OnFlush = func(l *Log) { flushed.Store(l.ID(), l.Offsets().Durable) } })
+		lazy, err := d.OpenLog(t.Context(), ID{Topic: TopicID{1}}, "lazy", Config{FlushMessages: 3})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 3 {
+			mustAppend(t, lazy, batchOf(t, record.None, nil, "v"))
+		}
+		synctest.Wait()
+		if o := lazy.Offsets(); o.Durable != 3 {
+			t.Errorf("after flush.messages records: %+v", o)
+		}
+		var logs []*Log
+		for i := range 2 * syncAllFrom {
+			l, err := d.OpenLog(t.Context(), ID{Topic: TopicID{2}, Partition: int32(i)}, "each", Config{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			logs = append(logs, l)
+		}
+		for _, backlog := range []int64{0, syncAllBacklog + 1} {
+			d.flusher.lazyBytes.Add(backlog)
+			// The first append's sync waits until all are dirty, so that the
+			// next round has many.
+			gate := make(chan struct{})
+			var once sync.Once
+			var all int
+			var mu sync.Mutex
+			m.SetFault(func(op disk.Op) error {
+				if op.Kind == disk.OpSyncData {
+					once.Do(func() { <-gate })
+				}
+				if op.Kind == disk.OpSyncAll {
+					mu.Lock()
+					all++
+					mu.Unlock()
+				}
+				return nil
+			})
+			for _, l := range logs {
+				mustAppend(t, l, batchOf(t, record.None, nil, "v"))
+			}
+			synctest.Wait()
+			close(gate)
+			synctest.Wait()
+			m.SetFault(nil)
+			for _, l := range logs {
+				o := l.Offsets()
+				if told, _ := flushed.Load(l.ID()); o.Durable != o.End || told != o.End {
+					t.Errorf("%+v, told %v", o, told)
+				}
+			}
+			if backlog > 0 && all != 0 {
+				t.Errorf("%d syncfs beside a backlog of page-cache mode", all)
+			}
+			if backlog == 0 && all != 1 {
+				t.Errorf("%d syncfs for %d logs", all, len(logs))
+			}
+			d.flusher.lazyBytes.Add(-backlog)
+		}
+		mustClose(t, d)
+	})
+}
+
+// TestRemoveDuringUse proves that a log can be removed while the disk is
+// slow: Remove waits for the flush, and a removed directory is no failure.
+func TestRemoveDuringUse(t *testing.T) {
+	t.Parallel()
+	m := disk.NewMem()
+	d := openDir(t, m)
+	for i := range 50 {
+		id := ID{Topic: TopicID{1}, Partition: int32(i)}
+		l, err := d.OpenLog(t.Context(), id, "t", Config{SegmentBytes: 200})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 5 {
+			mustAppend(t, l, batchOf(t, record.None, nil, strings.Repeat("v", 100)))
+		}
+		if err := d.Remove(l); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := d.Failed(); err != nil {
+		t.Error(err)
+	}
+	mustClose(t, d)
+}
+
+// TestOutOfDescriptors proves that idle files are given up when the process
+// may open no more, and that this is no failure of the disk.
+func TestOutOfDescriptors(t *testing.T) {
+	t.Parallel()
+	m := disk.NewMem()
+	d := openDir(t, m)
+	var logs []*Log
+	for i := range 4 {
+		l, err := d.OpenLog(t.Context(), ID{Topic: TopicID{1}, Partition: int32(i)}, "t", Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		mustAppend(t, l, batchOf(t, record.None, nil, "v"))
+		waitDurable(t, l)
+		logs = append(logs, l)
+	}
+	eventually(t, "files to be idle", func() bool {
+		d.files.mu.Lock()
+		defer d.files.mu.Unlock()
+		return d.files.mu.idle.Len() == 4
+	})
+	d.files.drop(logs[0].mu.segments[0])
+	m.SetFault(func(op disk.Op) error {
+		d.files.mu.Lock()
+		defer d.files.mu.Unlock()
+		if op.Kind == disk.OpOpen && d.files.mu.open > 1 {
+			return syscall.EMFILE
+		}
+		return nil
+	})
+	if p := mustRead(t, logs[0], 0, 100, 1); p == nil {
+		t.Error("nothing was read")
+	}
+	m.SetFault(nil)
+	if err := d.Failed(); err != nil {
+		t.Error(err)
+	}
+	mustClose(t, d)
+}
