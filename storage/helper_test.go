@@ -112,15 +112,17 @@ func waitDurable(t testing.TB, l *Log) {
 // waits for it.
 func forceCheckpoint(t testing.TB, d *Dir) {
 	t.Helper()
-	generation := func() uint64 {
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		return d.mu.checkpoint.generation
-	}
-	before := generation()
+	before := generation(d)
 	d.keeper.bytes.Store(checkpointBytes)
 	d.keeper.signal()
-	eventually(t, "a checkpoint", func() bool { return generation() > before || d.Failed() != nil })
+	eventually(t, "a checkpoint", func() bool { return generation(d) > before || d.Failed() != nil })
+}
+
+// generation is that of the checkpoint written last.
+func generation(d *Dir) uint64 {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.mu.checkpoint.generation
 }
 
 func eventually(t testing.TB, what string, ok func() bool) {

@@ -178,6 +178,12 @@ func batchOf(version int16, req *kmsg.ProduceRequest, records []byte) (record.Ba
 	return b, nil
 }
 
+// produceReady reports that nobody is to be waited for.
+func produceReady(_ context.Context, _ *conn, cl *call) bool {
+	pc := cl.state.(*produceCall)
+	return pc.produced == nil || pc.batches.Acks != broker.AcksAll
+}
+
 func answerProduce(ctx context.Context, c *conn, cl *call) error {
 	pc := cl.state.(*produceCall)
 	var results []broker.ProduceResult

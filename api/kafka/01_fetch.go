@@ -42,6 +42,9 @@ type fetchCall struct {
 	req     kmsg.FetchRequest
 	query   broker.FetchRequest
 	refused int16 // top-level error
+	// results is what fetchReady found, if it is enough.
+	results []broker.FetchResult
+	ready   bool
 }
 
 var fetchCalls = sync.Pool{New: func() any { return new(fetchCall) }}
@@ -61,7 +64,7 @@ func decodeFetch(cl *call, body []byte) error {
 func endFetch(cl *call) {
 	fc := cl.state.(*fetchCall)
 	clear(fc.query.Partitions)
-	fc.query.Partitions, fc.refused = fc.query.Partitions[:0], 0
+	fc.query.Partitions, fc.refused, fc.results, fc.ready = fc.query.Partitions[:0], 0, nil, false
 	if cap(fc.query.Partitions) <= 1024 && cap(fc.req.Topics) <= 1024 {
 		fetchCalls.Put(fc)
 	}
@@ -77,23 +80,55 @@ func sessionError(req *kmsg.FetchRequest) int16 {
 	return api.KafkaFetchSessionIDNotFound
 }
 
+// fetchReady reads once without a wait and keeps what it finds if that is
+// enough to answer. A wait belongs to the writer, so that the reader meets the
+// end of the connection.
+func fetchReady(ctx context.Context, c *conn, cl *call) bool {
+	fc := cl.state.(*fetchCall)
+	if fc.ready = fc.refused != api.KafkaNone; fc.ready {
+		return true
+	}
+	q := fc.build()
+	wait := q.MaxWait
+	q.MaxWait = 0
+	fc.results = c.srv.opts.Broker.Fetch(ctx, c.principal, q)
+	q.MaxWait = wait
+	got := 0
+	for i := range fc.results {
+		if s := fc.results[i].Section; s != nil {
+			got += int(s.Len())
+		}
+		fc.ready = fc.ready || fc.results[i].Err != nil
+	}
+	if fc.ready = fc.ready || wait <= 0 || got >= q.MinBytes || len(fc.results) == 0; !fc.ready {
+		for i := range fc.results {
+			if s := fc.results[i].Section; s != nil {
+				s.Release()
+			}
+		}
+		fc.results = nil
+	}
+	return fc.ready
+}
+
 func answerFetch(ctx context.Context, c *conn, cl *call) error {
 	fc := cl.state.(*fetchCall)
-	var results []broker.FetchResult
-	if fc.refused == api.KafkaNone {
-		results = c.srv.opts.Broker.Fetch(ctx, c.principal, fc.build())
-	} else {
+	switch {
+	case fc.refused != api.KafkaNone:
 		cl.refuse(fc.refused)
 		fc.req.Topics = fc.req.Topics[:0]
+	case !fc.ready:
+		fc.results = c.srv.opts.Broker.Fetch(ctx, c.principal, fc.build())
 	}
 	c.out.begin(cl.corr, cl.version >= cl.h.flexible)
-	encodeFetch(c.out, &fc.req, fc.refused, results, func(err error) int16 { return cl.code(ctx, err) })
+	encodeFetch(c.out, &fc.req, fc.refused, fc.results, func(err error) int16 { return cl.code(ctx, err) })
 	return c.out.flush()
 }
 
 // build makes the broker's request, reusing the last one's memory.
 func (fc *fetchCall) build() *broker.FetchRequest {
 	q := &fc.query
+	q.Partitions = q.Partitions[:0]
 	q.MaxWait = time.Duration(fc.req.MaxWaitMillis) * time.Millisecond
 	q.MinBytes, q.MaxBytes = int(fc.req.MinBytes), min(int(fc.req.MaxBytes), maxFetchBytes)
 	q.ReadCommitted = fc.req.IsolationLevel == 1

@@ -17,7 +17,7 @@ const (
 	// maxCalls bounds the queue between reader and writer in calls; the
 	// clients' own limit is 5 for most.
 	maxCalls = 64
-	// maxCost bounds it in bytes. One call is let in whatever it costs.
+	// maxCost bounds it in bytes.
 	maxCost = 8 << 20
 	// lingerTime is how long a drained connection waits for the client to
 	// take its last answers, because a close with unread input resets it.
@@ -35,11 +35,13 @@ type conn struct {
 	principal auth.Principal
 	in        frameReader
 	out       *output
-	calls     chan *call
-	// cost is the queue's bytes; room tells the reader that it shrank, and
-	// passed that an ordered call is answered.
-	cost         atomic.Int64
-	room, passed chan struct{}
+	// calls is the queue to the writer. pending counts the calls that the
+	// writer has not ended: while it is 0 the reader owns out. cost is their
+	// bytes. ended tells the reader that both shrank.
+	calls   chan *call
+	pending atomic.Int64
+	cost    atomic.Int64
+	ended   chan struct{}
 	// cancel ends every wait of the connection, endPolls only the waits for
 	// data.
 	cancel, endPolls context.CancelFunc
@@ -50,11 +52,10 @@ type conn struct {
 func newConn(s *Server, nc net.Conn) *conn {
 	return &conn{
 		srv: s, nc: nc, principal: auth.Anonymous,
-		in:     frameReader{nc: nc, maxBytes: s.opts.MaxRequestBytes},
-		out:    newOutput(nc, s.m),
-		calls:  make(chan *call, maxCalls),
-		room:   make(chan struct{}, 1),
-		passed: make(chan struct{}, 1),
+		in:    frameReader{nc: nc, maxBytes: s.opts.MaxRequestBytes},
+		out:   newOutput(nc, s.m),
+		calls: make(chan *call, maxCalls),
+		ended: make(chan struct{}, 1),
 	}
 }
 
@@ -113,7 +114,9 @@ func (c *conn) linger() {
 	}
 }
 
-// read takes frames and starts their calls until there are no more.
+// read takes frames and starts their calls until there are no more. A call
+// that has nothing to wait for, behind none that waits, is answered here: the
+// hand-over to the writer would cost more than many a request.
 func (c *conn) read(ctx context.Context) error {
 	for {
 		cl, body, err := c.next()
@@ -124,9 +127,17 @@ func (c *conn) read(ctx context.Context) error {
 			cl.h.start(ctx, c, cl)
 		}
 		body.put()
-		c.admit(cl)
 		if cl.h.ordered {
-			<-c.passed
+			c.settle(0, 0)
+		}
+		if c.pending.Load() > 0 || !cl.h.ready(ctx, c, cl) {
+			c.admit(cl)
+			continue
+		}
+		err = cl.h.answer(ctx, c, cl)
+		c.end(cl, err)
+		if err != nil {
+			return err
 		}
 	}
 }
@@ -171,12 +182,20 @@ func (c *conn) next() (*call, *buffer, error) {
 
 var errCut = errors.New("the request header is cut")
 
-// admit queues the call, waiting for room. The writer takes calls until the
-// queue is closed, also from a broken connection, so this ends.
-func (c *conn) admit(cl *call) {
-	for c.cost.Load() > 0 && c.cost.Load()+cl.cost > maxCost {
-		<-c.room
+// settle waits until at most so many calls are pending, of at most so many
+// bytes. The writer takes calls until the queue is closed, also from a broken
+// connection, so this ends.
+func (c *conn) settle(calls, cost int64) {
+	for c.pending.Load() > calls || c.cost.Load() > cost {
+		<-c.ended
 	}
+}
+
+// admit queues the call, waiting for room. One call is let in whatever it
+// costs.
+func (c *conn) admit(cl *call) {
+	c.settle(maxCalls-1, max(maxCost-cl.cost, 0))
+	c.pending.Add(1)
 	c.cost.Add(cl.cost)
 	c.calls <- cl
 }
@@ -194,16 +213,19 @@ func (c *conn) write(ctx, polls context.Context) {
 			if err = cl.h.answer(wait, c, cl); err != nil {
 				c.abort()
 			}
-			cl.h.metrics.done(cl.began, cl.failed || err != nil)
 		}
-		if cl.h.end != nil {
-			cl.h.end(cl)
-		}
+		c.end(cl, err)
 		c.cost.Add(-cl.cost)
-		signal(c.room)
-		if cl.h.ordered {
-			signal(c.passed)
-		}
+		c.pending.Add(-1)
+		signal(c.ended)
+	}
+}
+
+// end counts a call that is over and gives back what it holds.
+func (c *conn) end(cl *call, err error) {
+	cl.h.metrics.done(cl.began, cl.failed || err != nil)
+	if cl.h.end != nil {
+		cl.h.end(cl)
 	}
 }
 

@@ -85,7 +85,7 @@ func TestQueueIsBounded(t *testing.T) {
 	go func() { _, _ = c.Write(wire) }()
 	eventually(t, "the queue is full", func() bool {
 		for conn := range connsOf(d.Server) {
-			return len(conn.calls) == maxCalls
+			return conn.pending.Load() == maxCalls
 		}
 		return false
 	})
@@ -121,7 +121,8 @@ func TestQueueCost(t *testing.T) {
 	default:
 	}
 	c.cost.Add(-cl.cost)
-	signal(c.room)
+	c.pending.Add(-1)
+	signal(c.ended)
 	<-admitted
 }
 

@@ -17,10 +17,11 @@
 //
 // Two goroutines own it. The reader reads frames and starts them in order: a
 // produce is appended before the next frame is read, so that requests sent
-// back to back share one flush. The writer takes the calls from a queue and
-// answers them in the same order; it waits there for acknowledgements and for
-// data. Calls that change or show metadata are waited for before the next frame
-// is read, so each sees what its predecessors did.
+// back to back share one flush. Calls that have nothing to wait for, behind none
+// that waits, are answered by the reader. The others go through a queue to the
+// writer, which waits for acknowledgements and for data and answers in the same
+// order. Calls that change or show metadata wait for those before them, and the
+// next frame for them, so each sees what its predecessors did.
 //
 // The queue is bounded by calls and by bytes; at the bound the reader stops
 // reading and TCP holds the client back.

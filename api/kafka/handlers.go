@@ -22,15 +22,19 @@ type handler struct {
 	// maxBody bounds a request in bytes, because what kmsg decodes may take
 	// twenty times the memory of the bytes; 0 is the server's limit.
 	maxBody int
-	// ordered says that the next frame is not read before this call is
-	// answered.
+	// ordered says that the call waits for all before it and is answered
+	// before the next frame is read.
 	ordered bool
 	// decode makes the call's request from the body. It may keep slices of
 	// the body until start returns.
 	decode func(cl *call, body []byte) error
 	// start, if there is one, runs in the reader, in the order of arrival.
 	start func(ctx context.Context, c *conn, cl *call)
-	// answer runs in the writer, in the same order, and sends the response.
+	// ready reports whether answer has nothing to wait for. It runs in the
+	// reader when no earlier call is pending.
+	ready func(ctx context.Context, c *conn, cl *call) bool
+	// answer sends the response, in the order of arrival: in the reader if the
+	// call is ready, else in the writer.
 	answer func(ctx context.Context, c *conn, cl *call) error
 	// end, if there is one, gives back what the call holds.
 	end func(cl *call)
@@ -96,8 +100,8 @@ const (
 // nothing compressed unless 0 is in the range (KAFKA-18659).
 func newHandlers(m *metrics) handlers {
 	table := []*handler{
-		{key: 0, name: "Produce", min: 0, max: 11, accept: 3, flexible: 9, decode: decodeProduce, start: startProduce, answer: answerProduce, end: endProduce},
-		{key: 1, name: "Fetch", min: 4, max: 17, flexible: 12, maxBody: mediumBody, decode: decodeFetch, answer: answerFetch, end: endFetch},
+		{key: 0, name: "Produce", min: 0, max: 11, accept: 3, flexible: 9, decode: decodeProduce, start: startProduce, ready: produceReady, answer: answerProduce, end: endProduce},
+		{key: 1, name: "Fetch", min: 4, max: 17, flexible: 12, maxBody: mediumBody, decode: decodeFetch, ready: fetchReady, answer: answerFetch, end: endFetch},
 		unary(handler{key: 2, name: "ListOffsets", min: 1, max: 10, flexible: 6, maxBody: mediumBody}, kmsg.NewPtrListOffsetsRequest, listOffsets),
 		unary(handler{key: 3, name: "Metadata", min: 0, max: 13, flexible: 9, maxBody: mediumBody}, kmsg.NewPtrMetadataRequest, metadata),
 		unary(handler{key: 10, name: "FindCoordinator", min: 0, max: 4, flexible: 3, maxBody: smallBody}, kmsg.NewPtrFindCoordinatorRequest, findCoordinator),
@@ -128,6 +132,7 @@ func (hs handlers) find(key int16) *handler {
 // one step.
 func unary[Q kmsg.Request](h handler, request func() Q, answer func(context.Context, *conn, *call, Q) kmsg.Response) *handler {
 	h.ordered = true
+	h.ready = func(context.Context, *conn, *call) bool { return true }
 	h.decode = func(cl *call, body []byte) error {
 		req := request()
 		req.SetVersion(cl.version)

@@ -4,11 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"leat/broker"
-	"leat/storage/record"
 	"strconv"
 	"strings"
 	"time"
+
+	"leat/broker"
+	"leat/storage/record"
 )
 
 // runBatches appends record batches as they are. Several are all checked

@@ -150,7 +150,7 @@ func (b *body) fill(src io.Reader, wire *wireReader, expect, limit int64) error 
 			return errTooLarge
 		case src != io.Reader(wire) && size > ratioFloor && size > maxRatio*wire.n:
 			return errRatio
-		case err == io.EOF: //nolint:errorlint // io.Reader's own signal is never wrapped
+		case err == io.EOF:
 			return nil
 		case err != nil:
 			return err
@@ -201,7 +201,7 @@ func (r *wireReader) Read(p []byte) (int, error) {
 	case r.n > r.limit:
 		r.err = errTooLarge
 		return 0, r.err
-	case err == io.EOF: //nolint:errorlint // io.Reader's own signal is never wrapped
+	case err == io.EOF:
 		r.ended = true
 	case err != nil:
 		r.err = err

@@ -40,7 +40,7 @@ func TestCORS(t *testing.T) {
 			if allowed {
 				want = origin
 			}
-			if got := a.Header.Get("Access-Control-Allow-Origin"); got != want || a.StatusCode == 200 != (tc.status == 200) || a.StatusCode >= 500 {
+			if got := a.Header.Get("Access-Control-Allow-Origin"); got != want || (a.StatusCode == http.StatusOK) != (tc.status == 200) || a.StatusCode >= 500 {
 				t.Errorf("%s %s from %s: %d, Allow-Origin %q", tc.method, tc.path, origin, a.StatusCode, got)
 			}
 			if !strings.Contains(strings.Join(a.Header.Values("Vary"), ","), "Origin") {

@@ -3,10 +3,11 @@ package rest
 import (
 	"bytes"
 	"encoding/base64"
-	"leat/storage/record"
 	"unicode/utf8"
 
 	"github.com/go-json-experiment/json/jsontext"
+
+	"leat/storage/record"
 )
 
 // encoder writes records as JSON objects, in an array or one a line. The bytes

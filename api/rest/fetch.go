@@ -4,11 +4,12 @@ import (
 	"context"
 	"errors"
 	"io"
-	"leat/broker"
-	"leat/storage/record"
 	"net/http"
 	"strconv"
 	"time"
+
+	"leat/broker"
+	"leat/storage/record"
 )
 
 // fetch answers with the records of a partition from an offset on, waiting for

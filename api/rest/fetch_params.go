@@ -2,12 +2,13 @@ package rest
 
 import (
 	"context"
-	"leat/broker"
 	"math"
 	"net/http"
 	"strconv"
 	"strings"
 	"time"
+
+	"leat/broker"
 )
 
 const (

@@ -47,7 +47,7 @@ func (d *door) offsets(query string) ([]int64, fetched) {
 		}
 	}
 	head := d.do("HEAD", recordsOfT0+query, nil)
-	if head.StatusCode != 200 || head.Header.Get("Next-Offset") != a.Header.Get("Next-Offset") || len(head.body) > 0 {
+	if head.StatusCode != http.StatusOK || head.Header.Get("Next-Offset") != a.Header.Get("Next-Offset") || len(head.body) > 0 {
 		d.t.Errorf("%s: HEAD %d %v", query, head.StatusCode, head.Header)
 	}
 	out := []int64{}
@@ -225,7 +225,9 @@ func TestClientGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.untilWaiting(1)
-	conn.Close()
+	if err := conn.Close(); err != nil {
+		t.Fatal(err)
+	}
 	d.untilWaiting(0)
 }
 
@@ -317,7 +319,7 @@ func TestRawBatchesOut(t *testing.T) {
 		}
 	}
 	head := d.do("HEAD", recordsOfT0+"offset=0", nil, "Accept", mediaBatch)
-	if head.StatusCode != 200 || head.ContentLength <= 0 || len(head.body) != 0 {
+	if head.StatusCode != http.StatusOK || head.ContentLength <= 0 || len(head.body) != 0 {
 		t.Errorf("HEAD: %d %v", head.StatusCode, head.Header)
 	}
 	if a := d.do("GET", recordsOfT0+"offset=10", nil, "Accept", mediaBatch).want(t, 200, ""); len(a.body) != 0 || a.Header.Get("Next-Offset") != "10" {

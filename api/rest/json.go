@@ -2,17 +2,16 @@ package rest
 
 import (
 	"bytes"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"io"
-	"leat/storage/record"
 	"net/http"
-	"strconv"
 	"strings"
 	"sync"
 
 	"github.com/go-json-experiment/json/jsontext"
+
+	"leat/storage/record"
 )
 
 // maxDepth is how deep arrays and objects of one JSON value may nest.
@@ -271,202 +270,6 @@ func (p *jsonParser) members(take func(name []byte) error) error {
 	}
 	_, err := p.dec.ReadToken()
 	return err
-}
-
-func (p *jsonParser) recordMember(name []byte) (err error) {
-	switch string(name) {
-	case "key":
-		p.key, err = p.stringOrNull(memberKey, "key")
-	case "key_str":
-		p.key, err = p.stringMember(memberKey, "key")
-	case "key_b64":
-		p.key, err = p.base64Member(memberKey, "key")
-	case "key_json":
-		p.key, err = p.jsonMember(memberKey, "key")
-	case "value":
-		p.value, err = p.jsonMember(memberValue, "value")
-	case "value_str":
-		p.value, err = p.stringMember(memberValue, "value")
-	case "value_b64":
-		p.value, err = p.base64Member(memberValue, "value")
-	case "headers":
-		p.once(memberHeaders, "headers")
-		err = p.headersMember()
-	case "partition":
-		err = p.partitionMember()
-	case "timestamp":
-		err = p.timestampMember()
-	default:
-		err = p.unknown(name)
-	}
-	return err
-}
-
-// unknown refuses a member and skips its value.
-func (p *jsonParser) unknown(name []byte) error {
-	p.complain(fmt.Sprintf("unknown member %q", clip(string(name))))
-	return p.dec.SkipValue()
-}
-
-// once complains if a member, in any of its forms, was given before.
-func (p *jsonParser) once(m member, what string) {
-	if p.seen&m != 0 {
-		p.complain(what + " is given more than once")
-	}
-	p.seen |= m
-}
-
-// raw reads a value and returns it as a slice of the body.
-func (p *jsonParser) raw() ([]byte, error) {
-	v, err := p.dec.ReadValue()
-	if err != nil {
-		return nil, err
-	}
-	end := int(p.dec.InputOffset())
-	return p.doc[end-len(v) : end : end], nil
-}
-
-// text reads a string, or the name of a member, decoded.
-func (p *jsonParser) text() ([]byte, error) {
-	raw, err := p.raw()
-	if err != nil {
-		return nil, err
-	}
-	return p.unquote(raw), nil
-}
-
-// unquote decodes a valid JSON string.
-func (p *jsonParser) unquote(raw []byte) []byte {
-	if bytes.IndexByte(raw, '\\') < 0 {
-		return raw[1 : len(raw)-1 : len(raw)-1]
-	}
-	from := len(p.scratch)
-	// The decoder has checked the string.
-	p.scratch, _ = jsontext.AppendUnquote(p.scratch, raw)
-	return p.scratch[from:len(p.scratch):len(p.scratch)]
-}
-
-func (p *jsonParser) stringMember(m member, what string) ([]byte, error) {
-	p.once(m, what)
-	raw, err := p.raw()
-	if err != nil {
-		return nil, err
-	}
-	if raw[0] != '"' {
-		p.complain("want a string")
-		return nil, nil
-	}
-	return p.unquote(raw), nil
-}
-
-func (p *jsonParser) stringOrNull(m member, what string) ([]byte, error) {
-	p.once(m, what)
-	raw, err := p.raw()
-	if err != nil || raw[0] == 'n' {
-		return nil, err
-	}
-	if raw[0] != '"' {
-		p.complain("key must be a string or null; key_json takes any JSON value")
-		return nil, nil
-	}
-	return p.unquote(raw), nil
-}
-
-func (p *jsonParser) base64Member(m member, what string) ([]byte, error) {
-	text, err := p.stringMember(m, what)
-	if err != nil || text == nil {
-		return nil, err
-	}
-	return p.decode64(text), nil
-}
-
-func (p *jsonParser) decode64(text []byte) []byte {
-	from := len(p.scratch)
-	var err error
-	if p.scratch, err = base64.StdEncoding.Strict().AppendDecode(p.scratch, text); err != nil {
-		p.complain("want base64 with padding (RFC 4648 section 4)")
-		return nil
-	}
-	// Never nil: an empty string is an empty value.
-	if p.scratch == nil {
-		p.scratch = make([]byte, 0, 64)
-	}
-	return p.scratch[from:len(p.scratch):len(p.scratch)]
-}
-
-// jsonMember reads any JSON value, of which null means none.
-func (p *jsonParser) jsonMember(m member, what string) ([]byte, error) {
-	p.once(m, what)
-	raw, err := p.raw()
-	if err != nil || raw[0] == 'n' {
-		return nil, err
-	}
-	if tooDeep(raw) {
-		p.complain(fmt.Sprintf("arrays and objects nest deeper than %d", maxDepth))
-	}
-	return raw, nil
-}
-
-func (p *jsonParser) partitionMember() error {
-	p.once(memberPartition, "partition")
-	raw, err := p.raw()
-	if err != nil {
-		return err
-	}
-	n, err := strconv.ParseUint(string(raw), 10, 31)
-	switch {
-	case err != nil:
-		p.complain("partition must be a whole number from 0 to 2147483647")
-	case p.rs.route >= 0 && int32(n) != p.rs.route:
-		p.complain(fmt.Sprintf("partition %d is not the one that the path names", n))
-	default:
-		p.partition = int32(n)
-	}
-	return nil
-}
-
-func (p *jsonParser) timestampMember() error {
-	p.once(memberTimestamp, "timestamp")
-	raw, err := p.raw()
-	if err != nil {
-		return err
-	}
-	text := raw
-	if raw[0] == '"' {
-		text = p.unquote(raw)
-	}
-	ts, ok := parseTimestamp(string(text))
-	if !ok {
-		p.complain("timestamp must be milliseconds since 1970, or a time as in RFC 3339")
-	}
-	p.ts = ts
-	return nil
-}
-
-// tooDeep reports whether the arrays and objects of a valid JSON value nest
-// deeper than maxDepth.
-func tooDeep(raw []byte) bool {
-	if raw[0] != '{' && raw[0] != '[' ||
-		bytes.Count(raw, []byte{'{'})+bytes.Count(raw, []byte{'['}) <= maxDepth {
-		return false
-	}
-	depth, inString := 0, false
-	for i := 0; i < len(raw); i++ {
-		switch c := raw[i]; {
-		case inString && c == '\\':
-			i++
-		case c == '"':
-			inString = !inString
-		case inString:
-		case c == '{' || c == '[':
-			if depth++; depth > maxDepth {
-				return true
-			}
-		case c == '}' || c == ']':
-			depth--
-		}
-	}
-	return false
 }
 
 // complain notes the first error of the record, at the value just read.

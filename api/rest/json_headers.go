@@ -10,10 +10,11 @@ func (p *jsonParser) headersMember() error {
 		return p.members(p.takeHeader)
 	case '[':
 		return p.headerArray()
+	default:
+		err := p.dec.SkipValue()
+		p.complain("headers must be an object or an array")
+		return err
 	}
-	err := p.dec.SkipValue()
-	p.complain("headers must be an object or an array")
-	return err
 }
 
 func (p *jsonParser) headerOfObject(name []byte) error {

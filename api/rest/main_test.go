@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"context"
 	"io"
-	"leat/auth"
-	"leat/broker"
 	"net"
 	"net/http"
 	"os"
@@ -21,6 +19,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 	"go.uber.org/goleak"
+
+	"leat/auth"
+	"leat/broker"
 )
 
 // TestMain fails if a test leaves a goroutine behind.
@@ -165,7 +166,7 @@ func (d *door) do(method, path string, body any, headers ...string) *answer {
 	if err != nil {
 		d.t.Fatalf("%s %s: %v", method, path, err)
 	}
-	defer res.Body.Close()
+	defer func() { _ = res.Body.Close() }()
 	text, err := io.ReadAll(res.Body)
 	if err != nil {
 		d.t.Fatalf("%s %s: read body: %v", method, path, err)

@@ -2,7 +2,6 @@ package rest
 
 import (
 	"fmt"
-	"leat/auth"
 	"log/slog"
 	"math/rand/v2"
 	"net/http"
@@ -10,6 +9,8 @@ import (
 	"time"
 
 	"github.com/go-chi/chi/v5"
+
+	"leat/auth"
 )
 
 // maxRequestID is the longest request id of a client that is echoed, in bytes.

@@ -2,9 +2,10 @@ package rest
 
 import (
 	"fmt"
-	"leat/broker"
 	"net/http"
 	"strings"
+
+	"leat/broker"
 )
 
 // partitionInfo is a partition with its offsets, which are null while it has

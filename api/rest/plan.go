@@ -3,9 +3,10 @@ package rest
 import (
 	"fmt"
 	"io"
+	"sync"
+
 	"leat/broker"
 	"leat/storage/record"
-	"sync"
 )
 
 // planWindow is how much of a section is read at a time, at least. A section

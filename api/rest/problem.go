@@ -2,8 +2,6 @@ package rest
 
 import (
 	"errors"
-	"leat/api"
-	"leat/broker"
 	"log/slog"
 	"net/http"
 	"strconv"
@@ -11,6 +9,9 @@ import (
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
+
+	"leat/api"
+	"leat/broker"
 )
 
 // maxItemErrors is how many errors of single records a problem lists.

@@ -3,9 +3,10 @@ package rest
 import (
 	"errors"
 	"fmt"
-	"leat/broker"
 	"net/http"
 	"time"
+
+	"leat/broker"
 )
 
 const (

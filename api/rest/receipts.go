@@ -1,13 +1,14 @@
 package rest
 
 import (
-	"leat/api"
-	"leat/broker"
 	"log/slog"
 	"net/http"
 	"strconv"
 
 	"github.com/go-json-experiment/json/jsontext"
+
+	"leat/api"
+	"leat/broker"
 )
 
 // outcome is what became of a request's records.

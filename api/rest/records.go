@@ -4,11 +4,12 @@ import (
 	"bytes"
 	"encoding/base64"
 	"fmt"
-	"leat/api"
-	"leat/storage/record"
 	"net/http"
 	"slices"
 	"strings"
+
+	"leat/api"
+	"leat/storage/record"
 )
 
 // maxHeaders is how many headers one record may have.

@@ -2,13 +2,14 @@ package rest
 
 import (
 	"fmt"
-	"leat/broker"
 	"net/http"
 	"net/url"
 	"strconv"
 	"strings"
 
 	"github.com/go-chi/chi/v5"
+
+	"leat/broker"
 )
 
 // handler answers a request or returns the error that problem.go answers with.

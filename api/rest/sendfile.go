@@ -3,10 +3,11 @@ package rest
 import (
 	"errors"
 	"io"
-	"leat/storage/record"
 	"net/http"
 	"os"
 	"strconv"
+
+	"leat/storage/record"
 )
 
 // sendSlice is how much goes to a client under one write deadline.
@@ -49,7 +50,8 @@ func (s *Server) sendSection(w *responseWriter, r *http.Request, sec record.Sect
 	if f != nil && r.ProtoMajor == 1 && r.TLS == nil {
 		own, err := reopen(f)
 		if err == nil {
-			defer own.Close()
+			// It was opened for reading, so nothing is lost if closing fails.
+			defer func() { _ = own.Close() }()
 			if _, err = own.Seek(pos, io.SeekStart); err == nil {
 				return s.sendFile(w, own, sec.Len())
 			}

@@ -3,7 +3,6 @@ package rest
 import (
 	"context"
 	"errors"
-	"leat/broker"
 	"log/slog"
 	"net"
 	"net/http"
@@ -12,6 +11,8 @@ import (
 
 	"github.com/go-chi/chi/v5"
 	"github.com/prometheus/client_golang/prometheus"
+
+	"leat/broker"
 )
 
 const (

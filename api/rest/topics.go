@@ -4,7 +4,6 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"leat/broker"
 	"net/http"
 	"slices"
 	"strconv"
@@ -12,6 +11,8 @@ import (
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
+
+	"leat/broker"
 )
 
 const (

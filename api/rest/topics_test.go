@@ -50,7 +50,7 @@ func TestBadTopicRequests(t *testing.T) {
 		{`null`, 400, "malformed_body"},
 		{`{"name":"x"`, 400, "malformed_body"},
 		{`{"name":"x"}{}`, 400, "malformed_body"},
-		{`{"name":"x","nmae":"y"}`, 400, "malformed_body"},
+		{`{"name":"x","nam":"y"}`, 400, "malformed_body"},
 		{`{"name":"x","name":"y"}`, 400, "malformed_body"},
 		{`{"name":1}`, 400, "malformed_body"},
 		{`{"name":"x","partitions":"3"}`, 400, "malformed_body"},
@@ -188,7 +188,7 @@ func TestConnectionAfterRefusal(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close()
+	defer func() { _ = conn.Close() }()
 	if _, err := fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: %s\r\nExpect: 100-continue\r\nContent-Length: 100000000\r\n\r\n", produceT, mediaJSON); err != nil {
 		t.Fatal(err)
 	}

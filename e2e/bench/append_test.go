@@ -11,22 +11,41 @@ import (
 // logFile is the least that keeps a partition: appends in order under a lock, and in fsync mode one fdatasync for all
 // that wait.
 type logFile struct {
-	file  *os.File
-	fsync bool
-	mu    struct {
+	file    *os.File
+	waiters chan chan error // nil in page-cache mode
+	mu      struct {
 		sync.Mutex
 		offset, size int64
-	}
-	round struct {
-		sync.Mutex
-		waiting chan struct{} // closed when the next sync is done
-		running bool
 	}
 }
 
 func createLog(name string, fsync bool) (*logFile, error) {
 	file, err := os.Create(name)
-	return &logFile{file: file, fsync: fsync}, err
+	l := &logFile{file: file}
+	if err == nil && fsync {
+		l.waiters = make(chan chan error, 1024)
+		go l.flush()
+	}
+	return l, err
+}
+
+// flush syncs for ever, each time for all that wait.
+func (l *logFile) flush() {
+	for first := range l.waiters {
+		all := []chan error{first}
+		for more := true; more; {
+			select {
+			case w := <-l.waiters:
+				all = append(all, w)
+			default:
+				more = false
+			}
+		}
+		err := unix.Fdatasync(int(l.file.Fd()))
+		for _, w := range all {
+			w <- err
+		}
+	}
 }
 
 // reset empties the log, so that the next run writes new pages as a new topic does.
@@ -37,54 +56,26 @@ func (l *logFile) reset() error {
 	return l.file.Truncate(0)
 }
 
-// appendBatch patches the base offset into the batch and writes it.
+// appendBatch patches the base offset into the batch, writes it, and waits until it is on disk in fsync mode.
 func (l *logFile) appendBatch(batch []byte, records int) (base int64, err error) {
-	l.mu.Lock()
-	base = l.mu.offset
-	binary.BigEndian.PutUint64(batch, uint64(base))
-	_, err = l.file.WriteAt(batch, l.mu.size)
-	l.mu.size += int64(len(batch))
-	l.mu.offset += int64(records)
-	l.mu.Unlock()
-	if err == nil && l.fsync {
-		err = l.sync()
+	base, err = l.write(batch, records)
+	if err == nil && l.waiters != nil {
+		done := make(chan error, 1)
+		l.waiters <- done
+		err = <-done
 	}
 	return base, err
 }
 
-// sync returns when what was written before the call is on disk. One caller syncs for all that came while the sync
-// before it ran.
-func (l *logFile) sync() error {
-	r := &l.round
-	r.Lock()
-	if r.running {
-		if r.waiting == nil {
-			r.waiting = make(chan struct{})
-		}
-		next := r.waiting
-		r.Unlock()
-		<-next // the round under way is over, and this caller's is next
-		r.Lock()
+func (l *logFile) write(batch []byte, records int) (base int64, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	base = l.mu.offset
+	binary.BigEndian.PutUint64(batch, uint64(base))
+	if _, err := l.file.WriteAt(batch, l.mu.size); err != nil {
+		return 0, err
 	}
-	for r.running {
-		next := r.waiting
-		if next == nil {
-			next = make(chan struct{})
-			r.waiting = next
-		}
-		r.Unlock()
-		<-next
-		return nil // another caller's sync began after this one's write
-	}
-	r.running = true
-	r.Unlock()
-	err := unix.Fdatasync(int(l.file.Fd()))
-	r.Lock()
-	r.running = false
-	if r.waiting != nil {
-		close(r.waiting)
-		r.waiting = nil
-	}
-	r.Unlock()
-	return err
+	l.mu.size += int64(len(batch))
+	l.mu.offset += int64(records)
+	return base, nil
 }

@@ -14,16 +14,15 @@ import (
 )
 
 const (
-	fetchBatch  = 16 << 10  // bytes of a batch in the file
-	fetchFile   = 256 << 20 // bytes of the file
-	fetchConns  = 2
-	fetchRecs   = 16 // records of a batch
-	fetchPasses = 2  // how often each connection reads the file in one run
+	fetchBatch = 16 << 10  // bytes of a batch in the file
+	fetchRecs  = 16        // records of a batch
+	fetchFile  = 128 << 20 // bytes of the file
+	fetchConns = 2         // each reads the file once in a run
 )
 
 // BenchmarkFetch measures the broker's processor time per GB of a fetch over the Kafka protocol from the page cache,
 // against a bare sendfile loop over the same file with the same call length and number of connections. The bare loop
-// is asked for each section, as a broker is; a second one is asked once and streams.
+// is asked for each section, as a broker is. A second one reads and writes instead, a third is asked once and streams.
 func BenchmarkFetch(b *testing.B) {
 	for _, c := range []struct {
 		name    string
@@ -42,25 +41,23 @@ func BenchmarkFetch(b *testing.B) {
 			if err != nil || len(names) != 1 {
 				b.Fatalf("log files %v, %v", names, err)
 			}
-			loop := startBare(b, "sendfile", names[0])
-			passes := fetchPasses
-			if c.section < 64<<10 {
-				passes = 1
-			}
-			gb := float64(fetchConns*passes*fetchFile) / 1e9
+			loop, copier := startBare(b, "sendfile", names[0]), startBare(b, "copy", names[0])
+			const gb = fetchConns * fetchFile / 1e9
 			ours := func() float64 {
-				return cpuOf(b, l.process, func() error { return everyConn(func() error { return readLeat(l.Kafka, c.section, passes) }) }) / gb
+				return cpuOf(b, l.process, func() error { return everyConn(func() error { return readLeat(l.Kafka, c.section) }) }) / gb
 			}
-			theirs := func(sections int) func() float64 {
+			theirs := func(other *bare, sections int) func() float64 {
 				return func() float64 {
-					return cpuOf(b, loop.process, func() error {
-						return everyConn(func() error { return readBare(loop.addr, c.section, sections, passes) })
+					return cpuOf(b, other.process, func() error {
+						return everyConn(func() error { return readBare(other.addr, c.section, sections) })
 					}) / gb
 				}
 			}
 			for b.Loop() {
-				compare(b, "fetch, sections of "+c.name+", against sendfile asked for each section", "CPU s/GB", c.goal, ours, theirs(1))
-				compare(b, "fetch, sections of "+c.name+", against sendfile that streams", "CPU s/GB", goal{}, ours, theirs(fetchFile/c.section))
+				what := "fetch, sections of " + c.name + ", against "
+				compare(b, what+"sendfile, asked for each", "CPU s/GB", c.goal, ours, theirs(loop, 1))
+				compare(b, what+"pread and one write, asked for each", "CPU s/GB", goal{}, ours, theirs(copier, 1))
+				compare(b, what+"sendfile that streams", "CPU s/GB", goal{}, ours, theirs(loop, fetchFile/c.section))
 			}
 			l.stop()
 		})
@@ -78,7 +75,9 @@ func cpuOf(b *testing.B, p process, run func() error) float64 {
 }
 
 // everyConn runs read on every connection at a time.
-func everyConn(read func() error) error { return parallel(fetchConns, func(int) error { return read() }) }
+func everyConn(read func() error) error {
+	return parallel(fetchConns, func(int) error { return read() })
+}
 
 // parallel runs n workers at a time and returns what went wrong.
 func parallel(n int, work func(worker int) error) error {
@@ -94,7 +93,7 @@ func parallel(n int, work func(worker int) error) error {
 }
 
 // readLeat fetches the topic from its start to its end, section after section.
-func readLeat(addr string, section, passes int) error {
+func readLeat(addr string, section int) error {
 	nc, err := net.Dial("tcp", addr)
 	if err != nil {
 		return err
@@ -103,25 +102,23 @@ func readLeat(addr string, section, passes int) error {
 	frame, at := fetchFrame("fetch", int32(section))
 	overhead := fetchOverhead("fetch")
 	buf := make([]byte, 1<<20)
-	for range passes {
-		for pos := 0; pos < fetchFile; {
-			binary.BigEndian.PutUint64(frame[at:], uint64(pos/fetchBatch*fetchRecs))
-			if _, err := nc.Write(frame); err != nil {
-				return err
-			}
-			if _, err := io.ReadFull(nc, buf[:4]); err != nil {
-				return err
-			}
-			size := int(binary.BigEndian.Uint32(buf))
-			if err := discard(nc, size, buf); err != nil {
-				return err
-			}
-			got := size - overhead
-			if got != min(section, fetchFile-pos) {
-				return fmt.Errorf("a section of %d bytes at %d, want %d", got, pos, section)
-			}
-			pos += got
+	for pos := 0; pos < fetchFile; {
+		binary.BigEndian.PutUint64(frame[at:], uint64(pos/fetchBatch*fetchRecs))
+		if _, err := nc.Write(frame); err != nil {
+			return err
 		}
+		if _, err := io.ReadFull(nc, buf[:4]); err != nil {
+			return err
+		}
+		size := int(binary.BigEndian.Uint32(buf))
+		if err := discard(nc, size, buf); err != nil {
+			return err
+		}
+		got := size - overhead
+		if got != min(section, fetchFile-pos) {
+			return fmt.Errorf("a section of %d bytes at %d, want %d", got, pos, section)
+		}
+		pos += got
 	}
 	return nil
 }
@@ -146,35 +143,38 @@ const (
 )
 
 // readBare reads the file from its start to its end, sections at a time.
-func readBare(addr string, section, sections, passes int) error {
+func readBare(addr string, section, sections int) error {
 	nc, err := net.Dial("tcp", addr)
 	if err != nil {
 		return err
 	}
 	defer nc.Close() //nolint:errcheck // every answer has been read
 	ask, buf := make([]byte, sendfileAsk), make([]byte, 1<<20)
-	for range passes {
-		for pos := 0; pos < fetchFile; pos += section * sections {
-			binary.BigEndian.PutUint64(ask, uint64(pos))
-			binary.BigEndian.PutUint32(ask[8:], uint32(section))
-			binary.BigEndian.PutUint32(ask[12:], uint32(sections))
-			if _, err := nc.Write(ask); err != nil {
-				return err
-			}
-			if _, err := io.ReadFull(nc, buf[:sendfileHead]); err != nil {
-				return err
-			}
-			if err := discard(nc, section*sections, buf); err != nil {
-				return err
-			}
+	for pos := 0; pos < fetchFile; pos += section * sections {
+		binary.BigEndian.PutUint64(ask, uint64(pos))
+		binary.BigEndian.PutUint32(ask[8:], uint32(section))
+		binary.BigEndian.PutUint32(ask[12:], uint32(sections))
+		if _, err := nc.Write(ask); err != nil {
+			return err
+		}
+		if _, err := io.ReadFull(nc, buf[:sendfileHead]); err != nil {
+			return err
+		}
+		if err := discard(nc, section*sections, buf); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
 // serveSendfile is the bare loop: it sends sections of the file that it is given.
-func serveSendfile(args []string) error {
-	file, err := os.Open(args[0])
+func serveSendfile(args []string) error { return serveFile(args[0], sendSections) }
+
+// serveCopy is the same with a read and a write in place of sendfile.
+func serveCopy(args []string) error { return serveFile(args[0], copySections) }
+
+func serveFile(name string, serve func(*net.TCPConn, *os.File) error) error {
+	file, err := os.Open(name)
 	if err != nil {
 		return err
 	}
@@ -191,31 +191,54 @@ func serveSendfile(args []string) error {
 			return err
 		}
 		go func() {
-			defer nc.Close()                                         //nolint:errcheck // the client has gone
-			_ = sendSections(nc.(*net.TCPConn), int(file.Fd()), nc) // it ends when the client goes
+			defer nc.Close()                   //nolint:errcheck // the client has gone
+			_ = serve(nc.(*net.TCPConn), file) // it ends when the client goes
 		}()
 	}
 }
 
-func sendSections(nc *net.TCPConn, file int, r io.Reader) error {
+// ask reads a request of the bare loops.
+func ask(r io.Reader) (offset int64, length, sections int, err error) {
+	var p [sendfileAsk]byte
+	_, err = io.ReadFull(r, p[:])
+	return int64(binary.BigEndian.Uint64(p[:])), int(binary.BigEndian.Uint32(p[8:])), int(binary.BigEndian.Uint32(p[12:])), err
+}
+
+func sendSections(nc *net.TCPConn, file *os.File) error {
 	raw, err := nc.SyscallConn()
 	if err != nil {
 		return err
 	}
-	ask, head := make([]byte, sendfileAsk), make([]byte, sendfileHead)
+	fd, head := int(file.Fd()), make([]byte, sendfileHead)
 	for {
-		if _, err := io.ReadFull(r, ask); err != nil {
+		offset, length, sections, err := ask(nc)
+		if err != nil {
 			return err
 		}
-		offset := int64(binary.BigEndian.Uint64(ask))
-		length, sections := int(binary.BigEndian.Uint32(ask[8:])), int(binary.BigEndian.Uint32(ask[12:]))
 		if err := sendHead(raw, head); err != nil {
 			return err
 		}
 		for range sections {
-			if err := sendfile(raw, file, &offset, length); err != nil {
+			if err := sendfile(raw, fd, &offset, length); err != nil {
 				return err
 			}
+		}
+	}
+}
+
+func copySections(nc *net.TCPConn, file *os.File) error {
+	buf := make([]byte, sendfileHead+1<<20)
+	for {
+		offset, length, _, err := ask(nc)
+		if err != nil {
+			return err
+		}
+		answer := buf[:sendfileHead+length]
+		if _, err := file.ReadAt(answer[sendfileHead:], offset); err != nil {
+			return err
+		}
+		if _, err := nc.Write(answer); err != nil {
+			return err
 		}
 	}
 }

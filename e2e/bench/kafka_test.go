@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"strconv"
 	"testing"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -27,10 +28,20 @@ func (l *leat) createTopic(name string, configs map[string]string) {
 	l.do(http.MethodPost, "/v1/topics", body, http.StatusCreated)
 }
 
-func (l *leat) deleteTopic(name string) {
+// nextTopic makes a new topic in place of the one before it, whose files are gone when it returns: the bare server, too,
+// empties its file right before a run, so that both sides write into pages that have just become free.
+func (l *leat) nextTopic(configs map[string]string) string {
 	l.b.Helper()
-	l.do(http.MethodDelete, "/v1/topics/"+name, nil, http.StatusNoContent)
+	if l.topics > 0 {
+		l.do(http.MethodDelete, "/v1/topics/"+l.topic(), nil, http.StatusNoContent)
+	}
+	l.topics++
+	l.createTopic(l.topic(), configs)
+	settle(l)
+	return l.topic()
 }
+
+func (l *leat) topic() string { return "topic-" + strconv.Itoa(l.topics) }
 
 func (l *leat) do(method, path string, body []byte, want int) {
 	l.b.Helper()

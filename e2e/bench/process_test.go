@@ -95,6 +95,8 @@ type leat struct {
 	took  time.Duration // from the start of the process to the ready file
 	HTTP  string        `json:"http"`
 	Kafka string        `json:"kafka"`
+
+	topics int // how many nextTopic has made
 }
 
 // startLeat starts a server on a fresh directory and waits until it is ready.
