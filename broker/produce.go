@@ -130,7 +130,7 @@ func failed(err error) ProduceResult {
 // belongs to batch i. An error after the append (ErrTimedOut, ctx's cause,
 // ErrShuttingDown) leaves open whether the batch stays.
 func (pr *Produced) Wait(ctx context.Context) []ProduceResult {
-	if pr.acks != AcksAll || pr.committed() {
+	if pr.Committed() {
 		return pr.results
 	}
 	ctx, cancel := pr.broker.bound(ctx, pr.timeout, ErrTimedOut)
@@ -146,8 +146,11 @@ func (pr *Produced) Wait(ctx context.Context) []ProduceResult {
 	return pr.results
 }
 
-// committed reports whether nothing is left to wait for.
-func (pr *Produced) committed() bool {
+// Committed reports whether Wait would return at once.
+func (pr *Produced) Committed() bool {
+	if pr.acks != AcksAll {
+		return true
+	}
 	for i, part := range pr.parts {
 		if part != nil && part.hw.Load() <= pr.results[i].Last {
 			return false

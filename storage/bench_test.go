@@ -3,6 +3,8 @@ package storage
 import (
 	"bytes"
 	"fmt"
+	"leat/storage/disk"
+	"leat/storage/record"
 	"math"
 	"os"
 	"strings"
@@ -10,9 +12,6 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
-
-	"leat/storage/disk"
-	"leat/storage/record"
 )
 
 // benchDir opens a directory of the real file system.

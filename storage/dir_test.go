@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"leat/storage/disk"
+	"leat/storage/record"
 	"os"
 	"path"
 	"strings"
@@ -13,9 +15,6 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"leat/storage/disk"
-	"leat/storage/record"
 )
 
 // opLog notes the operations on a file system that change something durable.
@@ -133,7 +132,7 @@ func TestCreateTogether(t *testing.T) {
 		m.SetFault(nil)
 		left := m.CrashClone(0, nil)
 		for _, n := range names {
-			if _, err := left.Stat(path.Join("/data/logs", n.ID.dirName(), segmentName(0, 0)+logSuffix)); err != nil {
+			if _, err := left.Stat(path.Join("/data/logs", n.dirName(), segmentName(0, 0)+logSuffix)); err != nil {
 				t.Errorf("syncfs=%v: %v", syncAll, err)
 			}
 		}

@@ -90,7 +90,7 @@
 //  1. Log.writing: over one append, roll or trim; held over the write to the
 //     file, never over a sync or a read.
 //  2. Log.mu: the published state; never held over a system call.
-//  3. files.mu, tables.mu, flusher.mu, keeper.mu, Dir.mu: leaves, for memory only.
+//  3. queue.mu, files.mu, tables.mu, flusher.mu, keeper.mu, Dir.mu: leaves, for memory only.
 //
 // tables.repair is held over the rebuilding of an index and taken without any
 // other. OnFlush and OnFailure are called with no lock held. Rounds of the

@@ -87,14 +87,13 @@ func (q *queue) pass() *pending {
 // lead writes p and those behind it, and hands the lead on.
 func (l *Log) lead(p *pending) {
 	members := l.queue.take(p)
-	fatal := l.writeAll(members)
+	if fatal := l.writeAll(members); fatal != nil {
+		// Before the next one leads: nothing may be written behind bytes that
+		// could not be cut off.
+		l.dir.fail(fatal)
+	}
 	if next := l.queue.pass(); next != nil {
 		next.turn <- true
-	}
-	if fatal != nil {
-		// Before anybody is told: what fails now must not be taken for room
-		// that may come back.
-		l.dir.fail(fatal)
 	}
 	for _, m := range members[1:] {
 		m.turn <- false

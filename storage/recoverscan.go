@@ -6,11 +6,10 @@ import (
 	"hash/crc32"
 	"io"
 	"io/fs"
-	"log/slog"
-	"path/filepath"
-
 	"leat/storage/disk"
 	"leat/storage/record"
+	"log/slog"
+	"path/filepath"
 )
 
 // resume takes over what the checkpoint says of the segment's durable part.

@@ -181,7 +181,7 @@ func batchOf(version int16, req *kmsg.ProduceRequest, records []byte) (record.Ba
 // produceReady reports that nobody is to be waited for.
 func produceReady(_ context.Context, _ *conn, cl *call) bool {
 	pc := cl.state.(*produceCall)
-	return pc.produced == nil || pc.batches.Acks != broker.AcksAll
+	return pc.produced == nil || pc.produced.Committed()
 }
 
 func answerProduce(ctx context.Context, c *conn, cl *call) error {

@@ -76,7 +76,7 @@ type File interface {
 	Truncate(size int64) error
 	// Allocate reserves blocks for [off, off+n) and extends the size to
 	// off+n if it was smaller; the new bytes read as zero. ErrUnsupported
-	// where the file system cannot.
+	// where the file system cannot, or keeps its files in memory.
 	Allocate(off, n int64) error
 	// Sync makes data and metadata of the file durable (fsync). It does not
 	// make its name durable: see FS.SyncDir.

@@ -76,6 +76,11 @@ func allEmpty(bufs [][]byte) bool {
 
 func (f *osFile) Allocate(off, n int64) error {
 	return control(f.conn, "fallocate", f.Name(), func(fd int) error {
+		// In memory there is nothing to gain, and room that somebody else needs.
+		var fs unix.Statfs_t
+		if err := unix.Fstatfs(fd, &fs); err == nil && fs.Type == unix.TMPFS_MAGIC {
+			return ErrUnsupported
+		}
 		err := unix.Fallocate(fd, 0, off, n)
 		if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOSYS) {
 			return ErrUnsupported
