@@ -4,12 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"leat/api/rest"
-	"leat/auth"
 	"log/slog"
 	"net"
 	"os"
 	"strconv"
+
+	"leat/api/rest"
+	"leat/auth"
 
 	"github.com/alecthomas/kong"
 	"go.yaml.in/yaml/v3"

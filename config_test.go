@@ -1,12 +1,13 @@
 package main
 
 import (
-	"leat/auth"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"leat/auth"
 
 	"github.com/alecthomas/kong"
 )

@@ -61,11 +61,11 @@ var owners = map[string]struct {
 	anyTest bool
 }{
 	"github.com/cockroachdb/pebble":     {in: []string{"storage/meta"}},
-	"net/http":                          {in: []string{".", "api", "api/kafka", "api/rest", "web", "e2e"}},
+	"net/http":                          {in: []string{".", "api", "api/kafka", "api/rest", "web", "e2e", "e2e/bench"}},
 	"github.com/go-chi/chi":             {in: []string{"api/rest"}},
 	"github.com/alecthomas/kong":        {in: []string{".", "api/cli"}},
-	"github.com/twmb/franz-go/pkg/kgo":  {in: []string{"api/cli", "e2e"}, anyTest: true},
-	"github.com/twmb/franz-go/pkg/kadm": {in: []string{"api/cli", "e2e"}, anyTest: true},
+	"github.com/twmb/franz-go/pkg/kgo":  {in: []string{"api/cli", "e2e", "e2e/bench"}, anyTest: true},
+	"github.com/twmb/franz-go/pkg/kadm": {in: []string{"api/cli", "e2e", "e2e/bench"}, anyTest: true},
 }
 
 // TestLayers proves that every package imports only what its floor allows, that the table and the tree name the

@@ -4,9 +4,10 @@ import (
 	"context"
 	"errors"
 	"io/fs"
-	"leat/broker"
 	"net/http"
 	"syscall"
+
+	"leat/broker"
 )
 
 // Kafka's error codes that a door answers without an error of the domain

@@ -8,13 +8,14 @@ import (
 	"go/parser"
 	"go/token"
 	"io/fs"
-	"leat/broker"
 	"net/http"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"syscall"
 	"testing"
+
+	"leat/broker"
 )
 
 // Every exported Err… sentinel of package broker has exactly one row, found by

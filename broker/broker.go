@@ -4,13 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"sync"
+
 	"leat/auth"
 	"leat/replication"
 	"leat/replication/controller"
 	"leat/storage"
 	"leat/storage/meta"
-	"log/slog"
-	"sync"
 
 	"golang.org/x/sync/errgroup"
 )
@@ -33,8 +34,8 @@ type Broker struct {
 	// done ends with ErrShuttingDown when Close begins, and wakes every wait.
 	done context.Context
 	stop context.CancelCauseFunc
-	// admin holds one token: who has it changes topics.
-	admin chan struct{}
+	// admin is the turn of who changes topics.
+	admin turn
 	mu    struct {
 		sync.RWMutex
 		parts map[storage.ID]*partition
@@ -51,10 +52,8 @@ func Open(ctx context.Context, opts Options) (*Broker, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &Broker{opts: opts, log: opts.Logger.With(slog.String("component", "broker")), configs: configs, admin: make(chan struct{}, 1)}
-	b.admin <- struct{}{}
-	b.ids.turn = make(chan struct{}, 1)
-	b.ids.turn <- struct{}{}
+	b := &Broker{opts: opts, log: opts.Logger.With(slog.String("component", "broker")), configs: configs, admin: newTurn()}
+	b.ids.turn = newTurn()
 	b.done, b.stop = context.WithCancelCause(context.WithoutCancel(ctx))
 	b.mu.parts = map[storage.ID]*partition{}
 	b.metrics = newMetrics(opts.Registerer, b)
@@ -68,13 +67,13 @@ func (b *Broker) open(ctx context.Context) (err error) {
 	b.dir, err = storage.Open(ctx, storage.Options{
 		FS: b.opts.FS, Path: b.opts.Path, NodeID: b.opts.NodeID, Now: b.opts.Now,
 		Logger: b.opts.Logger, Registerer: b.opts.Registerer,
-		OnFlush: b.flushed, OnFailure: b.opts.OnFailure,
+		OnFlush: b.flushed, OnFailure: b.failed,
 	})
 	if err != nil {
 		return err
 	}
 	b.db, err = meta.Open(meta.Options{
-		FS: b.opts.FS, Dir: b.dir.MetaPath(), Logger: b.opts.Logger, OnFatal: b.opts.OnFailure,
+		FS: b.opts.FS, Dir: b.dir.MetaPath(), Logger: b.opts.Logger, OnFatal: b.failed,
 	})
 	if err != nil {
 		return err
@@ -171,14 +170,16 @@ func (b *Broker) lead(ctx context.Context, logs map[storage.ID]*storage.Log) err
 }
 
 // Close wakes every wait, makes everything durable and closes the directory.
-// No other method may be called after it.
+// Calls in flight end with an error; no other method may be called after it.
 func (b *Broker) Close() error {
 	b.stop(ErrShuttingDown)
-	b.mu.Lock()
-	for _, p := range b.mu.parts {
-		p.end(ErrShuttingDown)
-	}
-	b.mu.Unlock()
+	b.endAll(ErrShuttingDown)
+	// Who changes metadata comes to an end before the store closes; nobody
+	// begins any more.
+	<-b.admin
+	defer b.admin.give()
+	<-b.ids.turn
+	defer b.ids.turn.give()
 	var errs []error
 	if b.db != nil {
 		errs = append(errs, b.db.Close())
@@ -187,6 +188,22 @@ func (b *Broker) Close() error {
 		errs = append(errs, b.dir.Close())
 	}
 	return errors.Join(errs...)
+}
+
+// endAll stops every partition and wakes all who wait.
+func (b *Broker) endAll(why error) {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	for _, p := range b.mu.parts {
+		p.end(why)
+	}
+}
+
+// failed is told once by each store when its disk has failed: what waits to be
+// committed never will be, so nobody is left waiting while the process ends.
+func (b *Broker) failed(err error) {
+	b.endAll(ErrStorageFailed)
+	b.opts.OnFailure(err)
 }
 
 // flushed is told by storage that a log's durable end rose.
@@ -247,7 +264,7 @@ func (b *Broker) resolve(p auth.Principal, op auth.Operation, ref TopicRef) (*co
 		}
 		return t, nil
 	}
-	if err := checkTopicName(ref.Name); err != nil {
+	if err := CheckTopicName(ref.Name); err != nil {
 		return nil, err
 	}
 	if !b.allowed(p, op, ref.Name) {

@@ -6,13 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"leat/auth"
-	"leat/storage/disk"
-	"leat/storage/record"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"leat/auth"
+	"leat/storage/disk"
+	"leat/storage/record"
 
 	"go.uber.org/goleak"
 )

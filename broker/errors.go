@@ -2,6 +2,7 @@ package broker
 
 import (
 	"errors"
+
 	"leat/replication/controller"
 	"leat/storage"
 	"leat/storage/record"

@@ -2,9 +2,10 @@ package broker
 
 import (
 	"context"
+	"time"
+
 	"leat/auth"
 	"leat/storage/record"
-	"time"
 )
 
 // FetchRequest asks for whole batches of partitions.

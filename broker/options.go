@@ -1,11 +1,12 @@
 package broker
 
 import (
-	"leat/auth"
-	"leat/storage/disk"
 	"log/slog"
 	"runtime"
 	"time"
+
+	"leat/auth"
+	"leat/storage/disk"
 
 	"github.com/prometheus/client_golang/prometheus"
 )

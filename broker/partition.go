@@ -3,12 +3,13 @@ package broker
 import (
 	"context"
 	"fmt"
+	"sync"
+	"sync/atomic"
+
 	"leat/replication"
 	"leat/replication/controller"
 	"leat/storage"
 	"leat/storage/record"
-	"sync"
-	"sync/atomic"
 )
 
 // partition is this node's replica of one partition: its log, how far it is
@@ -135,11 +136,13 @@ func (p *partition) err() error {
 	return p.mu.gone
 }
 
-// end stops the partition and wakes all who wait for it. The log is the
-// caller's to close or remove.
+// end stops the partition, for the first reason given, and wakes all who wait
+// for it. The log is the caller's to close or remove.
 func (p *partition) end(why error) {
 	p.mu.Lock()
-	p.mu.gone = why
+	if p.mu.gone == nil {
+		p.mu.gone = why
+	}
 	var woken []*waiter
 	for len(p.mu.waiters) > 0 {
 		woken = append(woken, p.mu.waiters[0].w)

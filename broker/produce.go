@@ -4,10 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
+
 	"leat/auth"
 	"leat/replication/controller"
 	"leat/storage/record"
-	"time"
 )
 
 // Acks says when a produce is answered, with Kafka's numbers.

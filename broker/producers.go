@@ -2,6 +2,7 @@ package broker
 
 import (
 	"context"
+
 	"leat/auth"
 	"leat/replication/controller"
 )
@@ -10,10 +11,9 @@ import (
 // time; a restart gives up what is left of a block.
 const producerIDBlock = 1000
 
-// producerIDs hands out producer ids. Its token lets one caller at a time take
-// a block.
+// producerIDs hands out producer ids, one caller at a time.
 type producerIDs struct {
-	turn       chan struct{}
+	turn       turn
 	next, last int64 // [next, last) are free
 }
 
@@ -24,14 +24,10 @@ func (b *Broker) InitProducerID(ctx context.Context, p auth.Principal) (id int64
 	if !b.opts.Authorizer.Allowed(p, auth.IdempotentWrite, cluster) {
 		return -1, -1, ErrClusterAuthorization
 	}
-	select {
-	case <-b.ids.turn:
-	case <-b.done.Done():
-		return -1, -1, ErrShuttingDown
-	case <-ctx.Done():
-		return -1, -1, context.Cause(ctx)
+	if err := b.take(ctx, b.ids.turn); err != nil {
+		return -1, -1, err
 	}
-	defer func() { b.ids.turn <- struct{}{} }()
+	defer b.ids.turn.give()
 	if b.ids.next == b.ids.last {
 		reply, err := b.proposer.Propose(ctx, &controller.AllocateProducerIDs{Count: producerIDBlock})
 		if err == nil {

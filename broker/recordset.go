@@ -4,11 +4,12 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"sync"
+	"time"
+
 	"leat/auth"
 	"leat/replication/controller"
 	"leat/storage/record"
-	"sync"
-	"time"
 )
 
 // RecordSet turns the records of one request into batches: for the doors whose

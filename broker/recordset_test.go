@@ -3,12 +3,13 @@ package broker
 import (
 	"errors"
 	"fmt"
-	"leat/auth"
-	"leat/storage/disk"
-	"leat/storage/record"
 	"strings"
 	"testing"
 	"time"
+
+	"leat/auth"
+	"leat/storage/disk"
+	"leat/storage/record"
 )
 
 func newSet(t *testing.T, b *Broker, topic string) *RecordSet {

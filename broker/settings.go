@@ -1,11 +1,12 @@
 package broker
 
 import (
-	"leat/storage"
-	"leat/storage/record"
 	"math"
 	"strings"
 	"time"
+
+	"leat/storage"
+	"leat/storage/record"
 )
 
 // settings is what a topic's configs mean to a partition, resolved once for
@@ -42,7 +43,7 @@ func (s serverConfigs) settings(set map[string]string) settings {
 			SegmentAge:         millis(num("segment.ms")),
 			SegmentIndexBytes:  int(num("segment.index.bytes")),
 			FlushMessages:      num("flush.messages"),
-			FlushInterval:      millis(num("flush.ms")),
+			FlushInterval:      max(millis(num("flush.ms")), time.Millisecond),
 			MaxBatchBytes:      int(num("max.message.bytes")),
 			MaxExpandedBytes:   num("batch.max.expanded.bytes"),
 			LogAppendTime:      get("message.timestamp.type").Value == "LogAppendTime",
@@ -55,7 +56,7 @@ func (s serverConfigs) settings(set map[string]string) settings {
 	}
 	// The log picks an interval by the segment's size when nobody asks for one.
 	if e := get("index.interval.bytes"); !e.Default() {
-		out.log.IndexInterval = int(number(e.Value))
+		out.log.IndexInterval = max(int(number(e.Value)), 1)
 	}
 	out.durable = out.log.FlushMessages == 1
 	if e := get("min.insync.replicas"); !e.Default() {

@@ -3,11 +3,12 @@ package broker
 import (
 	"context"
 	"fmt"
+	"log/slog"
+	"maps"
+
 	"leat/auth"
 	"leat/replication/controller"
 	"leat/storage"
-	"log/slog"
-	"maps"
 )
 
 // TopicRef names a topic by its id or, if that is zero, by its name.
@@ -57,8 +58,8 @@ type TopicResult struct {
 // maxTopicName is Kafka's limit in characters.
 const maxTopicName = 249
 
-// checkTopicName enforces Kafka's rule for names.
-func checkTopicName(name string) error {
+// CheckTopicName enforces Kafka's rule for names; the error is ErrInvalidTopic.
+func CheckTopicName(name string) error {
 	switch {
 	case name == "":
 		return fmt.Errorf("%w: it is empty", ErrInvalidTopic)
@@ -111,7 +112,7 @@ func (b *Broker) CreateTopics(ctx context.Context, p auth.Principal, specs []Top
 // plan checks one topic to make and resolves its defaults.
 func (b *Broker) plan(p auth.Principal, spec *TopicSpec) (controller.NewTopic, error) {
 	var none controller.NewTopic
-	if err := checkTopicName(spec.Name); err != nil {
+	if err := CheckTopicName(spec.Name); err != nil {
 		return none, err
 	}
 	cluster := auth.Resource{Type: auth.Cluster, Name: auth.ClusterName}
@@ -148,10 +149,10 @@ func (b *Broker) create(ctx context.Context, ev *controller.CreateTopics, valida
 		}
 		return errs, b.proposer.State()
 	}
-	if err := b.takeAdmin(ctx); err != nil {
+	if err := b.take(ctx, b.admin); err != nil {
 		return fail(err)
 	}
-	defer b.giveAdmin()
+	defer b.admin.give()
 	state := b.proposer.State()
 	reply, records := controller.Step(state, ev)
 	next, err := state.With(records)
@@ -169,7 +170,8 @@ func (b *Broker) create(ctx context.Context, ev *controller.CreateTopics, valida
 		return fail(err)
 	}
 	next = b.proposer.State()
-	if err := b.openCreated(ctx, names, next); err != nil {
+	// The topics exist now, whether or not the client is still there.
+	if err := b.openCreated(context.WithoutCancel(ctx), names, next); err != nil {
 		return fail(err)
 	}
 	return reply.Errs, next
@@ -240,10 +242,10 @@ func (b *Broker) DeleteTopics(ctx context.Context, p auth.Principal, refs []Topi
 // remove commits the removal first: from then on no client meets the topics,
 // and a crash leaves them to tidy.
 func (b *Broker) remove(ctx context.Context, ev *controller.DeleteTopics) ([]error, error) {
-	if err := b.takeAdmin(ctx); err != nil {
+	if err := b.take(ctx, b.admin); err != nil {
 		return nil, err
 	}
-	defer b.giveAdmin()
+	defer b.admin.give()
 	reply, err := b.proposer.Propose(ctx, ev)
 	if err != nil {
 		return nil, err
@@ -262,16 +264,21 @@ func (b *Broker) remove(ctx context.Context, ev *controller.DeleteTopics) ([]err
 		}
 	}
 	b.mu.Unlock()
+	left := false
 	for _, p := range gone {
 		p.end(fmt.Errorf("%w: %q was deleted", ErrUnknownTopic, p.topic))
 		if err := b.dir.Remove(p.log); err != nil {
-			// The topic is gone for clients; the next start removes the rest.
+			left = true
 			b.log.Error("removed topic left data behind", slog.String("topic", p.topic),
 				slog.Int("partition", int(p.id.Partition)), slog.Any("err", err))
-			return reply.Errs, nil
 		}
 	}
-	_, err = b.proposer.Propose(ctx, &controller.ForgetTopics{IDs: ev.IDs})
+	if left {
+		// The topics are gone for clients; the next start removes the rest.
+		return reply.Errs, nil
+	}
+	// The client may be gone, its topics are so in any case.
+	_, err = b.proposer.Propose(context.WithoutCancel(ctx), &controller.ForgetTopics{IDs: ev.IDs})
 	return reply.Errs, err
 }
 
@@ -349,10 +356,10 @@ func (b *Broker) AlterTopicConfigs(ctx context.Context, p auth.Principal, name s
 	if validateOnly {
 		return nil
 	}
-	if err := b.takeAdmin(ctx); err != nil {
+	if err := b.take(ctx, b.admin); err != nil {
 		return err
 	}
-	defer b.giveAdmin()
+	defer b.admin.give()
 	reply, err := b.proposer.Propose(ctx, ev)
 	if err != nil {
 		return err
@@ -369,16 +376,3 @@ func (b *Broker) AlterTopicConfigs(ctx context.Context, p auth.Principal, name s
 	}
 	return nil
 }
-
-func (b *Broker) takeAdmin(ctx context.Context) error {
-	select {
-	case <-b.admin:
-		return nil
-	case <-b.done.Done():
-		return ErrShuttingDown
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-}
-
-func (b *Broker) giveAdmin() { b.admin <- struct{}{} }

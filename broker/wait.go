@@ -1,6 +1,37 @@
 package broker
 
-import "container/heap"
+import (
+	"container/heap"
+	"context"
+)
+
+// turn holds one token: who has taken it works alone, also over disk. It is a
+// channel because waiting for it must end with the caller's context.
+type turn chan struct{}
+
+func newTurn() turn {
+	t := make(turn, 1)
+	t.give()
+	return t
+}
+
+func (t turn) give() { t <- struct{}{} }
+
+// take waits for the turn, unless ctx ends or the broker closes first.
+func (b *Broker) take(ctx context.Context, t turn) error {
+	select {
+	case <-t:
+	case <-b.done.Done():
+		return ErrShuttingDown
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	if b.done.Err() != nil { // both were ready
+		t.give()
+		return ErrShuttingDown
+	}
+	return nil
+}
 
 // waiter is told when an offset is reached. One waiter may stand in the lists
 // of many partitions, with a place in each; it learns that something happened,

@@ -176,7 +176,7 @@ func TestManySmallProduces(t *testing.T) {
 		}
 	}
 	produce() // connections, and the first segment
-	if !canTrace() {
+	if !canTrace(t) {
 		before := s.procField("io", "syscw")
 		produce()
 		// An answer and an append for each request would be twice the requests.

@@ -134,10 +134,20 @@ next:
 	return total
 }
 
-// canTrace probes once whether strace works here: containers may forbid ptrace.
-var canTrace = sync.OnceValue(func() bool {
+// straceWorks probes once: containers may forbid ptrace.
+var straceWorks = sync.OnceValue(func() bool {
 	return exec.Command("strace", "-f", "-o", "/dev/null", "true").Run() == nil
 })
+
+// canTrace reports whether the test may trace the server; it needs a second way where it may not. In CI strace must at
+// least be installed.
+func canTrace(t *testing.T) bool {
+	t.Helper()
+	if _, err := exec.LookPath("strace"); err != nil && os.Getenv("CI") == "true" {
+		t.Fatal("strace is missing; make test installs it")
+	}
+	return straceWorks()
+}
 
 // trace attaches strace to the server and returns when every thread is attached. stop detaches and returns the lines.
 func (s *server) trace(args ...string) (stop func() string) {

@@ -5,9 +5,10 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"sync/atomic"
+
 	"leat/replication/controller"
 	"leat/storage/meta"
-	"sync/atomic"
 )
 
 // logKept is how many entries of the metadata log stay readable behind the

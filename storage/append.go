@@ -2,8 +2,9 @@ package storage
 
 import (
 	"fmt"
-	"leat/storage/record"
 	"math"
+
+	"leat/storage/record"
 )
 
 // Append is one batch to append.
@@ -45,7 +46,7 @@ func (l *Log) Append(a Append) (Appended, error) {
 		return Appended{}, ErrClosed
 	}
 	defer l.leave()
-	p := &pending{Append: a, cfg: cfg, stamp: stamp, turn: make(chan bool, 1)}
+	p := &pending{Append: a, cfg: cfg, stamp: stamp}
 	if l.queue.join(p) || <-p.turn {
 		l.lead(p)
 	}

@@ -3,8 +3,6 @@ package storage
 import (
 	"bytes"
 	"fmt"
-	"leat/storage/disk"
-	"leat/storage/record"
 	"math"
 	"os"
 	"strings"
@@ -12,6 +10,9 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"leat/storage/disk"
+	"leat/storage/record"
 )
 
 // benchDir opens a directory of the real file system.

@@ -9,12 +9,13 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io/fs"
-	"leat/storage/disk"
 	"maps"
 	"os"
 	"path"
 	"slices"
 	"strings"
+
+	"leat/storage/disk"
 )
 
 // The checkpoint says for every partition from where on its active segment
@@ -249,11 +250,11 @@ func writeCheckpoint(fsys disk.FS, dir string, c checkpoint) error {
 	b := encodeCheckpoint(c)
 	if _, err = f.WriteAt(b, 0); err == nil {
 		if err = f.Truncate(int64(len(b))); err == nil {
-			err = f.SyncData()
+			err = syncFault(name, f.SyncData())
 		}
 	}
 	if err = errors.Join(err, f.Close()); err == nil && created {
-		err = fsys.SyncDir(dir)
+		err = syncFault(dir, fsys.SyncDir(dir))
 	}
 	if err != nil {
 		return fmt.Errorf("checkpoint %d: %w", c.generation, err)

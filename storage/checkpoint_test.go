@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
-	"leat/storage/disk"
 	"maps"
 	"math/rand/v2"
 	"reflect"
@@ -12,6 +11,9 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"leat/storage/disk"
+	"leat/storage/record"
 )
 
 // someCheckpoint has n records with every field set, made from seed.
@@ -405,4 +407,29 @@ func FuzzDecodeClean(f *testing.F) {
 			t.Fatalf("written back: %v, %+v", err, again)
 		}
 	})
+}
+
+func TestCheckpointSyncIsFinal(t *testing.T) {
+	// Proves that a failed sync of a checkpoint ends the directory whatever the
+	// error, also one that would pass by for a write.
+	for _, kind := range []disk.OpKind{disk.OpSyncData, disk.OpSyncDir} {
+		m := disk.NewMem()
+		d := openDir(t, m)
+		l := openLog(t, d, Config{})
+		m.SetFault(func(op disk.Op) error {
+			if op.Kind == kind && (strings.HasPrefix(op.Path, "/data/checkpoint.") || op.Path == "/data") {
+				return syscall.ENOSPC
+			}
+			return nil
+		})
+		mustAppend(t, l, batchOf(t, record.None, nil, "v"))
+		waitDurable(t, l)
+		d.keeper.bytes.Store(checkpointBytes)
+		d.keeper.signal()
+		eventually(t, "the failure", func() bool { return d.Failed() != nil })
+		m.SetFault(nil)
+		if err := d.Close(); !errors.Is(err, ErrFailed) {
+			t.Errorf("%s: close gave %v", kind, err)
+		}
+	}
 }

@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"leat/storage/disk"
-	"leat/storage/record"
 	"math/rand/v2"
 	"path"
 	"slices"
@@ -13,6 +11,9 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+
+	"leat/storage/disk"
+	"leat/storage/record"
 )
 
 // script is a fixed run over every kind of write that a log does: create,
@@ -370,4 +371,67 @@ func TestWriteErrorIsUndone(t *testing.T) {
 	if err := d.Close(); !errors.Is(err, ErrFailed) {
 		t.Fatalf("close gave %v", err)
 	}
+}
+
+// TestRecoveredNamesAreDurable proves that a log that was recovered counts as
+// durable only with the names of all its files: a power cut right after the
+// opening takes nothing back, even if the newest segment is empty.
+func TestRecoveredNamesAreDurable(t *testing.T) {
+	t.Parallel()
+	fs := disk.NewMem()
+	d := openDir(t, fs)
+	if err := d.Create([]LogName{{ID: testID}}); err != nil {
+		t.Fatal(err)
+	}
+	cfg := Config{SegmentBytes: 100}
+	l := openLog(t, d, cfg)
+	mustAppend(t, l, batchOf(t, record.None, nil, strings.Repeat("a", 100)))
+	waitDurable(t, l)
+	// From here on no name becomes durable any more, and the third segment
+	// stays empty because there is no room.
+	dead := make(chan struct{})
+	fs.SetFault(func(op disk.Op) error {
+		switch op.Kind {
+		case disk.OpSyncDir:
+			<-dead
+			return syscall.EIO
+		case disk.OpWrite, disk.OpAllocate:
+			if strings.HasSuffix(op.Path, segmentName(2, 0)+logSuffix) {
+				return syscall.ENOSPC
+			}
+		default:
+		}
+		return nil
+	})
+	mustAppend(t, l, batchOf(t, record.None, nil, strings.Repeat("b", 100)))
+	_, err := l.Append(Append{Batch: batchOf(t, record.None, nil, strings.Repeat("c", 100))})
+	full := errors.Is(err, ErrFull) && l.Segments() == 3
+	close(dead)
+	eventually(t, "the failure", func() bool { return d.Failed() != nil })
+	if err := d.Close(); !full || !errors.Is(err, ErrFailed) {
+		t.Fatalf("full: %t, close gave %v", full, err)
+	}
+
+	// The process starts again; the keeper must not help.
+	open := make(chan struct{})
+	fs.SetFault(func(op disk.Op) error {
+		if op.Kind == disk.OpWrite && path.Ext(op.Path) == indexSuffix {
+			<-open
+		}
+		return nil
+	})
+	d = openDir(t, fs)
+	seen := openLog(t, d, cfg).Offsets()
+	cut := fs.CrashClone(0, nil)
+	close(open)
+	fs.SetFault(nil)
+	mustClose(t, d)
+	if seen.Durable != 2 {
+		t.Fatalf("after the restart: %+v", seen)
+	}
+	d = openDir(t, cut)
+	if o := openLog(t, d, cfg).Offsets(); o.End < seen.Durable {
+		t.Errorf("after the power cut: %+v, it was %+v", o, seen)
+	}
+	mustClose(t, d)
 }

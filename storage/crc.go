@@ -2,6 +2,7 @@ package storage
 
 import (
 	"hash/crc32"
+
 	"leat/storage/record"
 )
 

@@ -5,11 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"leat/storage/disk"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"runtime"
+
+	"leat/storage/disk"
 
 	"golang.org/x/sync/errgroup"
 )

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"leat/storage/disk"
 	"log/slog"
 	"maps"
 	"os"
@@ -17,6 +16,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"leat/storage/disk"
 
 	"github.com/prometheus/client_golang/prometheus"
 )

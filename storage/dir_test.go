@@ -4,8 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"leat/storage/disk"
-	"leat/storage/record"
 	"os"
 	"path"
 	"strings"
@@ -15,6 +13,9 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"leat/storage/disk"
+	"leat/storage/record"
 )
 
 // opLog notes the operations on a file system that change something durable.
@@ -359,6 +360,75 @@ func TestOutOfDescriptors(t *testing.T) {
 	m.SetFault(nil)
 	if err := d.Failed(); err != nil {
 		t.Error(err)
+	}
+	mustClose(t, d)
+}
+
+// TestDescriptorsComeBack proves that a process that is out of descriptors
+// neither loses its data directory over a checkpoint or a new segment's name
+// nor forgets the work: both are done when there are descriptors again.
+func TestDescriptorsComeBack(t *testing.T) {
+	t.Parallel()
+	m := disk.NewMem()
+	d := openDir(t, m)
+	l := openLog(t, d, Config{SegmentBytes: 200})
+	mustAppend(t, l, batchOf(t, record.None, nil, strings.Repeat("v", 100)))
+	waitDurable(t, l)
+
+	var refused, names atomic.Int32
+	m.SetFault(func(op disk.Op) error {
+		switch {
+		case op.Kind == disk.OpOpen && strings.HasPrefix(path.Base(op.Path), "checkpoint."):
+			refused.Add(1)
+			return syscall.EMFILE
+		case op.Kind == disk.OpSyncDir && op.Path == l.path && names.Add(1) == 1:
+			return syscall.EMFILE
+		}
+		return nil
+	})
+	mustAppend(t, l, batchOf(t, record.None, nil, strings.Repeat("v", 100)))
+	waitDurable(t, l)
+	d.keeper.bytes.Store(checkpointBytes)
+	d.keeper.signal()
+	eventually(t, "a checkpoint to be refused", func() bool { return refused.Load() > 0 })
+	m.SetFault(nil)
+	forceCheckpoint(t, d)
+	if err := d.Failed(); err != nil || l.Segments() != 2 {
+		t.Errorf("%d segments, %v", l.Segments(), err)
+	}
+	mustClose(t, d)
+}
+
+// TestRemoveCountsBacklog proves that a page-cache-mode log removed in the
+// middle of its flush leaves the count of unflushed bytes as it found it.
+func TestRemoveCountsBacklog(t *testing.T) {
+	t.Parallel()
+	m := disk.NewMem()
+	d := openDir(t, m)
+	l := openLog(t, d, Config{FlushMessages: 2})
+	entered, open := make(chan struct{}), make(chan struct{})
+	m.SetFault(func(op disk.Op) error {
+		if op.Kind == disk.OpSyncData && path.Ext(op.Path) == logSuffix {
+			close(entered)
+			<-open
+		}
+		return nil
+	})
+	mustAppend(t, l, batchOf(t, record.None, nil, "a", "b"))
+	<-entered
+	removed := make(chan error)
+	go func() { removed <- d.Remove(l) }()
+	eventually(t, "the log to be closed", func() bool {
+		l.mu.RLock()
+		defer l.mu.RUnlock()
+		return l.mu.closed
+	})
+	close(open)
+	if err := <-removed; err != nil {
+		t.Error(err)
+	}
+	if n := d.flusher.lazyBytes.Load(); n != 0 {
+		t.Errorf("%d bytes count as unflushed, want 0", n)
 	}
 	mustClose(t, d)
 }

@@ -3,11 +3,12 @@ package storage
 import (
 	"container/list"
 	"errors"
-	"leat/storage/disk"
 	"math"
 	"os"
 	"sync"
 	"syscall"
+
+	"leat/storage/disk"
 )
 
 const (
@@ -94,22 +95,39 @@ func (f *files) acquire(s *segment) (*handle, error) {
 	return h, nil
 }
 
-// open opens the segment's .log. When the process is out of descriptors it
-// gives up the idle ones and tries once more.
+// open opens the segment's .log.
 func (f *files) open(s *segment) (disk.File, error) {
 	flag := os.O_RDWR
 	if s.sealed.Load() {
 		flag = os.O_RDONLY
 	}
-	file, err := f.fs.OpenFile(s.logPath(), flag)
-	if errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) {
-		f.mu.Lock()
-		idle := f.evictLocked(0)
-		f.mu.Unlock()
-		closeAll(idle)
+	var file disk.File
+	err := f.sparing(func() (err error) {
 		file, err = f.fs.OpenFile(s.logPath(), flag)
-	}
+		return err
+	})
 	return file, err
+}
+
+// sparing calls fn, which opens something, and when the process is out of
+// descriptors once more without the idle files.
+func (f *files) sparing(fn func() error) error {
+	err := fn()
+	if !noDescriptors(err) {
+		return err
+	}
+	f.mu.Lock()
+	idle := f.evictLocked(0)
+	f.metrics.openFiles.Set(float64(f.mu.open))
+	f.mu.Unlock()
+	closeAll(idle)
+	return fn()
+}
+
+// noDescriptors says that the process or the system may open no more files:
+// nothing is wrong with the disk, and nothing was done.
+func noDescriptors(err error) bool {
+	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
 }
 
 func (f *files) retainLocked(s *segment) *handle {

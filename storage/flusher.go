@@ -3,10 +3,11 @@ package storage
 import (
 	"context"
 	"errors"
-	"leat/storage/disk"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"leat/storage/disk"
 )
 
 // flusher makes appends durable in rounds, one round at a time: whatever is
@@ -175,16 +176,16 @@ func (l *Log) beginFlush() (flushJob, bool) {
 	}
 	l.mu.RLock()
 	defer l.mu.RUnlock()
+	if l.mu.durable.offset == l.mu.end && l.mu.durable.seg == l.activeLocked() {
+		l.users.Done()
+		return flushJob{}, false
+	}
 	j := flushJob{log: l, target: l.markLocked(), lazy: l.mu.lazy}
 	from := segmentIndex(l.mu.segments, l.mu.durable.seg.base)
 	for _, s := range l.mu.segments[from:] {
 		j.segs = append(j.segs, s)
 		j.files = append(j.files, s.pin)
 		j.names = j.names || !s.named
-	}
-	if l.mu.durable.offset == l.mu.end && l.mu.durable.seg == j.target.seg {
-		l.users.Done()
-		return flushJob{}, false
 	}
 	return j, true
 }
@@ -218,7 +219,7 @@ func (l *Log) endFlush(j *flushJob) {
 
 // sync makes the job's files and names durable, one after the other: a later
 // segment counts only with those before it.
-func (j *flushJob) sync(fs disk.FS) error {
+func (j *flushJob) sync() error {
 	for i, h := range j.files {
 		if h == nil {
 			continue
@@ -228,7 +229,8 @@ func (j *flushJob) sync(fs disk.FS) error {
 		}
 	}
 	if j.names {
-		return syncFault(j.log.path, fs.SyncDir(j.log.path))
+		d := j.log.dir
+		return syncFault(j.log.path, d.files.sparing(func() error { return d.opts.FS.SyncDir(j.log.path) }))
 	}
 	return nil
 }
@@ -271,7 +273,7 @@ func (f *flusher) round(logs []*Log) error {
 // syncAll makes the jobs durable by one syncfs; false if there is no such
 // call.
 func (f *flusher) syncAll(jobs []flushJob) (bool, error) {
-	err := f.dir.opts.FS.SyncAll(f.dir.opts.Path)
+	err := f.dir.files.sparing(func() error { return f.dir.opts.FS.SyncAll(f.dir.opts.Path) })
 	if errors.Is(err, disk.ErrUnsupported) {
 		f.noSyncAll = true
 		return false, nil
@@ -299,7 +301,7 @@ func (f *flusher) syncEach(jobs []flushJob) error {
 		for i := next.Add(1) - 1; i < int64(len(jobs)); i = next.Add(1) - 1 {
 			j := &jobs[i]
 			if failed.Load() == nil {
-				if err := j.sync(f.dir.opts.FS); err != nil {
+				if err := j.sync(); err != nil {
 					failed.CompareAndSwap(nil, &err)
 					f.dir.fail(err)
 				} else if f.dir.Failed() == nil {

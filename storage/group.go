@@ -33,7 +33,8 @@ type pending struct {
 	Append
 	cfg   *Config
 	stamp int64
-	// turn tells one that waits that it leads now (true) or is done (false).
+	// turn tells one that waits in line that it leads now (true) or is done
+	// (false).
 	turn chan bool
 	done Appended
 	err  error
@@ -48,6 +49,7 @@ func (q *queue) join(p *pending) (leads bool) {
 		q.mu.busy = true
 		return true
 	}
+	p.turn = make(chan bool, 1)
 	q.mu.waiting = append(q.mu.waiting, p)
 	return false
 }
@@ -105,7 +107,10 @@ func (l *Log) lead(p *pending) {
 func (l *Log) writeAll(members []*pending) (fatal error) {
 	l.writing.Lock()
 	defer l.writing.Unlock()
-	g := group{log: l, now: l.dir.opts.Now()}
+	g := group{
+		log: l, now: l.dir.opts.Now(),
+		members: make([]*pending, 0, len(members)), bufs: make([][]byte, 0, len(members)),
+	}
 	for _, p := range members {
 		if p.err = g.add(p); p.err != nil {
 			p.done = Appended{}
@@ -132,9 +137,6 @@ type group struct {
 // next flush. A duplicate is answered at once.
 func (g *group) add(p *pending) error {
 	l, b := g.log, p.Batch
-	if g.fatal != nil {
-		return ErrFailed
-	}
 	if err := l.dir.Failed(); err != nil {
 		return err
 	}
@@ -144,6 +146,9 @@ func (g *group) add(p *pending) error {
 	// A producer's state follows its batches only once they are written.
 	if g.holds(b.ProducerID()) {
 		g.flush()
+	}
+	if g.fatal != nil {
+		return ErrFailed
 	}
 	v, err := l.writing.producers.check(p.sequence(), g.now)
 	if err != nil {
@@ -285,20 +290,25 @@ func (g *group) store() (*handle, error) {
 // next sync.
 func (g *group) publish(h *handle) {
 	l, seg := g.log, g.seg
+	// The checksums of many batches take a while: readers need not wait.
+	grown := seg.tail
 	for _, m := range g.members {
 		l.writing.producers.record(m.sequence(), g.now)
+		grown.extend(m.Batch, m.cfg.IndexInterval)
 	}
 	l.mu.Lock()
+	pos := seg.size
 	for _, m := range g.members {
 		b := m.Batch
-		l.mu.recent.add(point{offset: b.BaseOffset(), pos: seg.size})
-		seg.extend(b, m.cfg.IndexInterval)
+		l.mu.recent.add(point{offset: b.BaseOffset(), pos: pos})
+		pos += int64(len(b))
 		if !m.cfg.syncEach() {
 			l.owe(int64(len(b)), int64(b.LastOffsetDelta())+1)
 		}
 		l.mu.epoch = b.LeaderEpoch()
 		m.done = Appended{Base: b.BaseOffset(), Last: b.LastOffset(), Start: l.mu.start, Timestamp: m.stamp}
 	}
+	seg.tail = grown
 	seg.lastAppend = g.now.UnixMilli()
 	if seg.firstAppend == 0 {
 		seg.firstAppend = seg.lastAppend

@@ -3,11 +3,13 @@ package storage
 import (
 	"errors"
 	"fmt"
-	"leat/storage/disk"
-	"leat/storage/record"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
+
+	"leat/storage/disk"
+	"leat/storage/record"
 )
 
 // gate is a fault that stops the first write to a .log until it is opened, and
@@ -176,4 +178,42 @@ func TestGroupFull(t *testing.T) {
 		t.Errorf("after the failure: %+v", a)
 	}
 	waitDurable(t, l)
+}
+
+// Once a write of a group could not be undone, nothing more of that group is
+// written, not even the batch whose check made it write.
+func TestGroupFailedUndo(t *testing.T) {
+	fs := disk.NewMem()
+	d := openDir(t, fs)
+	l := openLog(t, d, Config{})
+	g := newGate()
+	var broken atomic.Bool
+	fs.SetFault(func(op disk.Op) error {
+		if err := g.fault(op); err != nil || op.Kind != disk.OpTruncate {
+			return err
+		}
+		g.mu.Lock()
+		g.fail = nil // the next write would succeed
+		g.mu.Unlock()
+		broken.Store(true)
+		return syscall.EIO
+	})
+	g.fail = syscall.EIO
+	b := func(seq int32) record.Batch { return withProducer(batchOf(t, record.None, nil, "v"), 9, 0, seq) }
+	_, errs := together(t, l, g, []record.Batch{batchOf(t, record.None, nil, "first"), b(0), b(1), b(2)})
+	if errs[0] != nil || !broken.Load() {
+		t.Fatalf("first append: %v; undo failed: %t", errs[0], broken.Load())
+	}
+	for i, err := range errs[1:] {
+		if !errors.Is(err, ErrFailed) {
+			t.Errorf("append %d after the failure: %v", i+1, err)
+		}
+	}
+	if o := l.Offsets(); o.End != 1 || d.Failed() == nil {
+		t.Errorf("%+v, directory %v", o, d.Failed())
+	}
+	fs.SetFault(nil)
+	if err := d.Close(); !errors.Is(err, ErrFailed) {
+		t.Errorf("close gave %v", err)
+	}
 }

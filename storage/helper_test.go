@@ -5,13 +5,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"leat/storage/disk"
-	"leat/storage/record"
 	"log/slog"
 	"math"
 	"math/rand/v2"
 	"testing"
 	"time"
+
+	"leat/storage/disk"
+	"leat/storage/record"
 
 	"go.uber.org/goleak"
 )

@@ -9,12 +9,13 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"leat/storage/disk"
 	"os"
 	"path"
 	"strconv"
 	"strings"
 	"time"
+
+	"leat/storage/disk"
 )
 
 const (

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"io/fs"
-	"leat/storage/disk"
 	"maps"
 	"math/rand/v2"
 	"os"
@@ -14,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"leat/storage/disk"
 )
 
 func TestTopicID(t *testing.T) {

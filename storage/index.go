@@ -3,9 +3,10 @@ package storage
 import (
 	"errors"
 	"hash/crc32"
-	"leat/storage/record"
 	"slices"
 	"sort"
+
+	"leat/storage/record"
 )
 
 const (

@@ -4,10 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
-	"leat/storage/disk"
-	"leat/storage/record"
 	"os"
 	"path/filepath"
+
+	"leat/storage/disk"
+	"leat/storage/record"
 )
 
 // writeSealed writes both index files of a segment with the header that says

@@ -89,10 +89,11 @@ func (k *keeper) run(ctx context.Context) {
 	}
 }
 
-// complain reports an error. A lack of room passes by and the work is done
-// again later; anything else means that the disk cannot be trusted.
+// complain reports an error. A lack of room or of descriptors passes by and
+// the work is done again later; anything else means that the disk cannot be
+// trusted.
 func (k *keeper) complain(msg string, err error) {
-	if noSpace(err) && !errors.Is(err, errSync) {
+	if noDescriptors(err) || noSpace(err) && !errors.Is(err, errSync) {
 		k.dir.opts.Logger.Warn(msg, slog.Any("err", err)) //nolint:sloglint // msg is constant in every call
 		return
 	}
@@ -135,8 +136,8 @@ func (k *keeper) sealAll() {
 	k.mu.Unlock()
 }
 
-// sealOne makes an ended segment durable, then its indexes with the header
-// that says so. From then on nothing of the segment changes.
+// sealOne makes an ended segment durable, its name included, then its indexes
+// with the header that says so. From then on nothing of the segment changes.
 func (k *keeper) sealOne(l *Log, s *segment) error {
 	if !l.enter() {
 		return nil
@@ -160,13 +161,13 @@ func (k *keeper) sealOne(l *Log, s *segment) error {
 	if err := syncFault(s.logPath(), h.SyncData()); err != nil {
 		return err
 	}
-	if err := writeSealed(k.dir.opts.FS, s.stem, head, t.entries, t.times); err != nil {
-		return err
-	}
 	if !named {
 		if err := syncFault(l.path, k.dir.opts.FS.SyncDir(l.path)); err != nil {
 			return err
 		}
+	}
+	if err := writeSealed(k.dir.opts.FS, s.stem, head, t.entries, t.times); err != nil {
+		return err
 	}
 	l.mu.Lock()
 	s.named = true

@@ -129,15 +129,18 @@ func (l *Log) close() bool {
 	l.mu.Lock()
 	was := l.mu.closed
 	l.mu.closed = true
-	segments := l.mu.segments
-	lazy := l.mu.lazy
-	l.mu.lazy = backlog{}
 	l.mu.Unlock()
 	if was {
 		return false
 	}
-	l.dir.flusher.lazyBytes.Add(-lazy.bytes)
 	l.users.Wait()
+	// Only now is it known what no flush has covered: appends and a flush that
+	// were under way have counted.
+	l.mu.Lock()
+	segments, lazy := l.mu.segments, l.mu.lazy
+	l.mu.lazy = backlog{}
+	l.mu.Unlock()
+	l.dir.flusher.lazyBytes.Add(-lazy.bytes)
 	for _, s := range segments {
 		l.dir.files.release(s.pin)
 		s.pin = nil

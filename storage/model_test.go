@@ -5,14 +5,15 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"leat/storage/disk"
-	"leat/storage/record"
 	"math/rand/v2"
 	"os"
 	"strconv"
 	"sync"
 	"testing"
 	"time"
+
+	"leat/storage/disk"
+	"leat/storage/record"
 )
 
 var (

@@ -2,6 +2,7 @@ package storage
 
 import (
 	"errors"
+
 	"leat/storage/disk"
 )
 

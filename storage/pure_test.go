@@ -3,12 +3,13 @@ package storage
 import (
 	"errors"
 	"hash/crc32"
-	"leat/storage/disk"
-	"leat/storage/record"
 	"math"
 	"math/rand/v2"
 	"testing"
 	"time"
+
+	"leat/storage/disk"
+	"leat/storage/record"
 )
 
 // TestShouldRoll is the table of when a segment ends before a batch.

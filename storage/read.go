@@ -3,9 +3,10 @@ package storage
 import (
 	"errors"
 	"io"
-	"leat/storage/record"
 	"os"
 	"sync/atomic"
+
+	"leat/storage/record"
 )
 
 // Read returns the whole batches from the one that contains offset from on,

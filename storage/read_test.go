@@ -3,13 +3,14 @@ package storage
 import (
 	"bytes"
 	"errors"
-	"leat/storage/disk"
-	"leat/storage/record"
 	"math/rand/v2"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+
+	"leat/storage/disk"
+	"leat/storage/record"
 )
 
 // TestSequentialReadCostsNoRead proves that a reader that goes on where the

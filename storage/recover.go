@@ -298,11 +298,14 @@ func (r *recovery) finish() error {
 	if r.known && r.rec.activeBase == last.base {
 		last.named = true
 	}
-	if !last.named && last.size > 0 {
+	// Whatever has batches counts as durable from here on, so its name must be.
+	if slices.ContainsFunc(l.mu.segments, func(s *segment) bool { return !s.named && s.size > 0 }) {
 		if err := r.synced(l.path, r.dir.opts.FS.SyncDir(l.path)); err != nil {
 			return err
 		}
-		last.named = true
+		for _, s := range l.mu.segments {
+			s.named = true
+		}
 	}
 	l.mu.start = l.mu.segments[0].base
 	l.mu.end = last.next

@@ -5,8 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"leat/storage/disk"
-	"leat/storage/record"
 	"log/slog"
 	"math/rand/v2"
 	"path"
@@ -14,6 +12,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"leat/storage/disk"
+	"leat/storage/record"
 
 	"github.com/cockroachdb/datadriven"
 )

@@ -6,10 +6,11 @@ import (
 	"hash/crc32"
 	"io"
 	"io/fs"
-	"leat/storage/disk"
-	"leat/storage/record"
 	"log/slog"
 	"path/filepath"
+
+	"leat/storage/disk"
+	"leat/storage/record"
 )
 
 // resume takes over what the checkpoint says of the segment's durable part.

@@ -4,8 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"leat/storage/record"
 	"sync"
+
+	"leat/storage/record"
 )
 
 // scanChunk is how many bytes of a .log are read at a time; a larger batch

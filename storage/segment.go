@@ -2,10 +2,11 @@ package storage
 
 import (
 	"fmt"
-	"leat/storage/disk"
 	"os"
 	"path/filepath"
 	"sync/atomic"
+
+	"leat/storage/disk"
 )
 
 // segment is one .log with its two indexes. While it grows, and until it is

@@ -4,8 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
-	"leat/storage/disk"
 	"os"
+
+	"leat/storage/disk"
 )
 
 // pageSize is the unit in which a table is brought into memory.

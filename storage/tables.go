@@ -3,9 +3,10 @@ package storage
 import (
 	"container/list"
 	"errors"
-	"leat/storage/disk"
 	"log/slog"
 	"sync"
+
+	"leat/storage/disk"
 )
 
 // maxMappings is how many index files of sealed segments stay mapped. The

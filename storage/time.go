@@ -3,8 +3,9 @@ package storage
 import (
 	"errors"
 	"io"
-	"leat/storage/record"
 	"math"
+
+	"leat/storage/record"
 )
 
 // maxStoredExpanded is how far a lookup follows a stored batch as it expands:

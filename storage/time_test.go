@@ -1,12 +1,13 @@
 package storage
 
 import (
-	"leat/storage/disk"
-	"leat/storage/record"
 	"math"
 	"runtime"
 	"strings"
 	"testing"
+
+	"leat/storage/disk"
+	"leat/storage/record"
 )
 
 // TestFindTimeMemory proves case 6 for lookups by time: they walk a batch that

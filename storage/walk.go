@@ -4,8 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"leat/storage/record"
 	"sync"
+
+	"leat/storage/record"
 )
 
 // walkChunk is how many bytes a walk over batch headers reads at a time: a

@@ -5,11 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sync"
+	"time"
+
 	"leat/api"
 	"leat/broker"
 	"leat/storage/record"
-	"sync"
-	"time"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
 )

@@ -3,11 +3,12 @@ package kafka
 import (
 	"context"
 	"encoding/binary"
+	"sync"
+	"time"
+
 	"leat/api"
 	"leat/broker"
 	"leat/storage/record"
-	"sync"
-	"time"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
 )

@@ -2,6 +2,7 @@ package kafka
 
 import (
 	"context"
+
 	"leat/api"
 
 	"github.com/twmb/franz-go/pkg/kmsg"

@@ -2,8 +2,9 @@ package kafka
 
 import (
 	"context"
-	"leat/api"
 	"math"
+
+	"leat/api"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
 )

@@ -6,12 +6,13 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"leat/storage/record"
 	"net"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+
+	"leat/storage/record"
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"

@@ -4,11 +4,12 @@ import (
 	"context"
 	"errors"
 	"io"
-	"leat/auth"
 	"net"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"leat/auth"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
 )

@@ -4,13 +4,14 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
-	"leat/auth"
-	"leat/broker"
 	"math/rand/v2"
 	"net"
 	"runtime"
 	"testing"
 	"time"
+
+	"leat/auth"
+	"leat/broker"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
 )

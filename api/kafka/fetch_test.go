@@ -2,11 +2,12 @@ package kafka
 
 import (
 	"bytes"
-	"leat/storage/record"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"leat/storage/record"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
 )

@@ -2,10 +2,11 @@ package kafka
 
 import (
 	"context"
-	"leat/api"
 	"log/slog"
 	"slices"
 	"time"
+
+	"leat/api"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
 )

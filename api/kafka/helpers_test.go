@@ -6,14 +6,15 @@ import (
 	"encoding/binary"
 	"errors"
 	"io"
-	"leat/broker"
-	"leat/storage/record"
 	"log/slog"
 	"net"
 	"strconv"
 	"sync"
 	"testing"
 	"time"
+
+	"leat/broker"
+	"leat/storage/record"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/twmb/franz-go/pkg/kmsg"

@@ -5,11 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"leat/storage/record"
 	"math"
 	"net"
 	"sync/atomic"
 	"syscall"
+
+	"leat/storage/record"
 
 	"golang.org/x/sys/unix"
 )

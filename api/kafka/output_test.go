@@ -6,13 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"leat/api"
-	"leat/broker"
 	"math/rand/v2"
 	"net"
 	"os"
 	"path/filepath"
 	"testing"
+
+	"leat/api"
+	"leat/broker"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
 )

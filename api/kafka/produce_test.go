@@ -5,11 +5,12 @@ import (
 	"encoding/binary"
 	"hash/crc32"
 	"io/fs"
-	"leat/storage/record"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"leat/storage/record"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
 )

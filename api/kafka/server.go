@@ -3,7 +3,6 @@ package kafka
 import (
 	"context"
 	"errors"
-	"leat/broker"
 	"log/slog"
 	"maps"
 	"net"
@@ -11,6 +10,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"leat/broker"
 
 	"github.com/prometheus/client_golang/prometheus"
 )

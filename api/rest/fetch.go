@@ -75,7 +75,8 @@ func (s *Server) deliver(w *responseWriter, r *http.Request, o *fetchOptions, of
 	h.Set("High-Watermark", strconv.FormatInt(res.HighWatermark, 10))
 	h.Set("Log-Start-Offset", strconv.FormatInt(res.LogStart, 10))
 	if o.media == mediaBatch {
-		return -1, s.sendBatches(w, r, offset, res.Section)
+		s.sendBatches(w, r, offset, res.Section)
+		return -1, nil
 	}
 	pl := plan{from: offset, end: offset}
 	var bw *batchWalk

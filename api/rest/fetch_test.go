@@ -15,10 +15,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-json-experiment/json"
-
 	"leat/broker"
 	"leat/storage/record"
+
+	"github.com/go-json-experiment/json"
 )
 
 const recordsOfT0 = "/v1/topics/t/partitions/0/records?"

@@ -5,7 +5,7 @@ import (
 	"strconv"
 )
 
-// getWeb serves the page at "/".
+// getWeb serves the pages for people.
 func (s *Server) getWeb(w *responseWriter, r *http.Request) error {
 	if s.opts.Web == nil {
 		return s.notFound(w, r)

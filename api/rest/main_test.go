@@ -12,6 +12,9 @@ import (
 	"testing"
 	"time"
 
+	"leat/auth"
+	"leat/broker"
+
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/pb33f/libopenapi"
@@ -19,9 +22,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 	"go.uber.org/goleak"
-
-	"leat/auth"
-	"leat/broker"
 )
 
 // TestMain fails if a test leaves a goroutine behind.

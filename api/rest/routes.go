@@ -7,9 +7,9 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/go-chi/chi/v5"
-
 	"leat/broker"
+
+	"github.com/go-chi/chi/v5"
 )
 
 // handler answers a request or returns the error that problem.go answers with.
@@ -29,6 +29,7 @@ const topicsPath = "/v1/topics/"
 func (s *Server) routes() []route {
 	return []route{
 		{http.MethodGet, "/", s.getWeb},
+		{http.MethodGet, "/examples/{file}", s.getWeb},
 		{http.MethodGet, "/healthz", s.getHealth},
 		{http.MethodGet, "/readyz", s.getReady},
 		{http.MethodGet, "/openapi.yaml", s.getOpenAPI},
@@ -104,9 +105,6 @@ func (s *Server) methodNotAllowed(w *responseWriter, r *http.Request) error {
 	}
 }
 
-// maxTopicName is the longest name of a topic, in bytes, as in Kafka.
-const maxTopicName = 249
-
 // topicParam is the topic that the path names.
 func topicParam(r *http.Request) (string, error) {
 	return parseTopic(chi.URLParam(r, "topic"))
@@ -119,25 +117,7 @@ func parseTopic(segment string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("%w: bad percent escape", broker.ErrInvalidTopic)
 	}
-	return name, checkTopic(name)
-}
-
-func checkTopic(name string) error {
-	switch {
-	case name == "":
-		return fmt.Errorf("%w: it is empty", broker.ErrInvalidTopic)
-	case name == "." || name == "..":
-		return fmt.Errorf("%w: %q", broker.ErrInvalidTopic, name)
-	case len(name) > maxTopicName:
-		return fmt.Errorf("%w: %d characters, at most %d are allowed", broker.ErrInvalidTopic, len(name), maxTopicName)
-	}
-	for i := range len(name) {
-		c := name[i]
-		if (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && c != '.' && c != '_' && c != '-' {
-			return fmt.Errorf("%w: only letters, digits, '.', '_' and '-' are allowed", broker.ErrInvalidTopic)
-		}
-	}
-	return nil
+	return name, broker.CheckTopicName(name)
 }
 
 // partitionParam is the partition that the path names.

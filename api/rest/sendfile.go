@@ -13,36 +13,27 @@ import (
 // sendSlice is how much goes to a client under one write deadline.
 const sendSlice = 1 << 20
 
-// nextOffsetter is a section that knows, without reading, the offset behind
-// its last record.
-type nextOffsetter interface{ NextOffset() int64 }
-
 // sendBatches answers with a section's bytes as they are in the file. The
 // first batch may begin before the offset asked.
-func (s *Server) sendBatches(w *responseWriter, r *http.Request, offset int64, sec record.Section) error {
+func (s *Server) sendBatches(w *responseWriter, r *http.Request, offset int64, sec record.Section) {
 	h := w.Header()
 	h.Set("Content-Type", mediaBatch)
 	if sec == nil {
 		h.Set("Next-Offset", strconv.FormatInt(offset, 10))
 		h.Set("Content-Length", "0")
 		w.WriteHeader(http.StatusOK)
-		return nil
+		return
 	}
-	next, err := nextOffset(sec)
-	if err != nil {
-		return err
-	}
-	h.Set("Next-Offset", strconv.FormatInt(next, 10))
+	h.Set("Next-Offset", strconv.FormatInt(sec.NextOffset(), 10))
 	h.Set("Content-Length", strconv.FormatInt(sec.Len(), 10))
 	w.WriteHeader(http.StatusOK)
 	if r.Method == http.MethodHead {
-		return nil
+		return
 	}
 	if err := s.sendSection(w, r, sec); err != nil {
 		// Less than Content-Length went out: the connection is of no more use.
 		panic(http.ErrAbortHandler)
 	}
-	return nil
 }
 
 func (s *Server) sendSection(w *responseWriter, r *http.Request, sec record.Section) error {
@@ -103,24 +94,4 @@ func copySection(w *responseWriter, sec record.Section) error {
 	defer windowPool.Put(&buf)
 	_, err := io.CopyBuffer(struct{ io.Writer }{w}, io.NewSectionReader(sec, 0, sec.Len()), buf[:cap(buf)])
 	return err
-}
-
-// nextOffset is the offset behind the section's last record. It asks the
-// section, and reads the headers of the batches only where that does not know.
-func nextOffset(sec record.Section) (int64, error) {
-	if n, ok := sec.(nextOffsetter); ok {
-		return n.NextOffset(), nil
-	}
-	head := make(record.Batch, record.HeaderSize)
-	next := int64(0)
-	for pos := int64(0); pos < sec.Len(); pos += int64(head.Size()) {
-		if _, err := sec.ReadAt(head, pos); err != nil {
-			return 0, err
-		}
-		if head.Size() < record.HeaderSize {
-			return 0, damaged(head, record.ErrCorrupt)
-		}
-		next = head.NextOffset()
-	}
-	return next, nil
 }

@@ -9,10 +9,10 @@ import (
 	"sync"
 	"time"
 
+	"leat/broker"
+
 	"github.com/go-chi/chi/v5"
 	"github.com/prometheus/client_golang/prometheus"
-
-	"leat/broker"
 )
 
 const (

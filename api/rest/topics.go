@@ -9,10 +9,10 @@ import (
 	"strconv"
 	"strings"
 
+	"leat/broker"
+
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
-
-	"leat/broker"
 )
 
 const (
@@ -108,7 +108,7 @@ func pageToken(ps params) (string, error) {
 		return "", nil
 	}
 	name, err := base64.RawURLEncoding.DecodeString(token)
-	if err != nil || checkTopic(string(name)) != nil {
+	if err != nil || broker.CheckTopicName(string(name)) != nil {
 		return "", invalidParameter("page_token", "want the next_page_token of an earlier answer")
 	}
 	return string(name), nil
@@ -139,7 +139,7 @@ func (s *Server) createTopic(w *responseWriter, r *http.Request) error {
 	if err := s.readJSON(w, r, &req); err != nil {
 		return err
 	}
-	if err := checkTopic(req.Name); err != nil {
+	if err := broker.CheckTopicName(req.Name); err != nil {
 		return err
 	}
 	spec := broker.TopicSpec{Name: req.Name, Partitions: -1, ReplicationFactor: -1, Configs: map[string]string{}}

@@ -3,10 +3,11 @@ package controller
 import (
 	"errors"
 	"fmt"
-	"leat/storage"
 	"maps"
 	"slices"
 	"strings"
+
+	"leat/storage"
 )
 
 // Level is the newest feature level that this binary knows.

@@ -4,9 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"leat/storage"
 	"math/rand/v2"
 	"slices"
+
+	"leat/storage"
 )
 
 // Errors of decisions. They are the caller's to explain: bad input, not damage.

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"leat/storage/disk"
 	"log/slog"
 	"os"
 	"path"
@@ -13,6 +12,8 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
+
+	"leat/storage/disk"
 
 	"github.com/cockroachdb/pebble/v2"
 )

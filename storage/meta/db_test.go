@@ -3,13 +3,14 @@ package meta
 import (
 	"errors"
 	"fmt"
-	"leat/storage/disk"
 	"math/rand/v2"
 	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+
+	"leat/storage/disk"
 )
 
 func mustOpen(t *testing.T, fsys disk.FS, dir string) *DB {

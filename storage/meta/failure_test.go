@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"leat/storage/disk"
 	"log/slog"
 	"os"
 	"path"
@@ -13,6 +12,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+
+	"leat/storage/disk"
 )
 
 func TestFailureIsFinal(t *testing.T) {

@@ -4,11 +4,12 @@ import (
 	"errors"
 	"io"
 	"io/fs"
-	"leat/storage/disk"
 	"os"
 	"path"
 	"strings"
 	"sync/atomic"
+
+	"leat/storage/disk"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
