@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"net"
 	"net/http"
 	"net/http/pprof"
@@ -34,6 +35,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"golang.org/x/net/netutil"
 )
 
 // version is set by the build.
@@ -103,7 +105,7 @@ func exitCode(err error) int {
 		return exitBusy
 	case errors.As(err, &damaged), errors.As(err, &corrupt):
 		return exitDamaged
-	case errors.Is(err, errDisk):
+	case errors.Is(err, errDisk), errors.Is(err, storage.ErrFailed), errors.Is(err, meta.ErrFailed), errors.Is(err, syscall.EIO):
 		return exitIO
 	case errors.Is(err, errConfig):
 		return exitUsage
@@ -127,7 +129,22 @@ func (c *serveConfig) Run(ctx context.Context, stdio cli.IO) error {
 		return errors.Join(err, s.close())
 	}
 	err := s.wait(ctx)
+	// A second signal ends the process at once.
+	signal.Reset()
 	return errors.Join(err, s.close())
+}
+
+// connShare is the share of the process's file descriptors that the connections
+// of one door may take; storage keeps a third for segment files.
+const connShare = 4
+
+// maxFiles is RLIMIT_NOFILE, which Go has raised to the hard limit.
+func maxFiles() int {
+	var r syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &r); err != nil {
+		return math.MaxUint16
+	}
+	return int(min(r.Cur, math.MaxInt32))
 }
 
 // server is the parts of a running server, in the order in which they open.
@@ -164,7 +181,9 @@ func (s *server) open(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.kafkaDoor = kafka.New(kafka.Options{Broker: s.broker, Logger: s.log, Registerer: metrics})
+	s.kafkaDoor = kafka.New(kafka.Options{
+		Broker: s.broker, Logger: s.log, Registerer: metrics, MaxConnections: maxFiles() / connShare,
+	})
 	s.restDoor = rest.New(rest.Options{
 		Broker: s.broker, Logger: s.log, Registerer: metrics, MaxRequestBytes: s.config.MaxRequest,
 		AllowOrigins: s.config.AllowOrigin, OpenAPI: openapi, Web: web.Handler(), Ready: s.broker.Ready,
@@ -203,7 +222,7 @@ func (s *server) listen(ctx context.Context) error {
 func (s *server) start(ctx context.Context) {
 	serve := context.WithoutCancel(ctx)
 	s.running.Go(func() { s.fail(s.kafkaDoor.Serve(serve, s.kafka)) })
-	s.running.Go(func() { s.fail(s.restDoor.Serve(serve, s.http)) })
+	s.running.Go(func() { s.fail(s.restDoor.Serve(serve, netutil.LimitListener(s.http, maxFiles()/connShare))) })
 	s.running.Go(func() {
 		if err := s.opsDoor.Serve(s.ops); !errors.Is(err, http.ErrServerClosed) {
 			s.fail(err)

@@ -36,7 +36,10 @@ type Broker struct {
 	stop context.CancelCauseFunc
 	// admin is the turn of who changes topics.
 	admin turn
-	mu    struct {
+	// damaged are the partitions whose logs did not open. It changes only
+	// while the broker opens.
+	damaged map[storage.ID]bool
+	mu      struct {
 		sync.RWMutex
 		parts map[storage.ID]*partition
 	}
@@ -55,7 +58,7 @@ func Open(ctx context.Context, opts Options) (*Broker, error) {
 	b := &Broker{opts: opts, log: opts.Logger.With(slog.String("component", "broker")), configs: configs, admin: newTurn()}
 	b.ids.turn = newTurn()
 	b.done, b.stop = context.WithCancelCause(context.WithoutCancel(ctx))
-	b.mu.parts = map[storage.ID]*partition{}
+	b.mu.parts, b.damaged = map[storage.ID]*partition{}, map[storage.ID]bool{}
 	b.metrics = newMetrics(opts.Registerer, b)
 	if err := b.open(ctx); err != nil {
 		return nil, errors.Join(err, b.Close())
@@ -129,6 +132,9 @@ func (b *Broker) openLogs(ctx context.Context) (map[storage.ID]*storage.Log, err
 				l, err := b.dir.OpenLog(ctx, id, t.Name, cfg)
 				if errors.Is(err, storage.ErrCorrupt) {
 					b.log.Error("partition is damaged and not served", slog.String("topic", t.Name), slog.Int("partition", i), slog.Any("err", err))
+					mu.Lock()
+					b.damaged[id] = true
+					mu.Unlock()
 					return nil
 				}
 				if err != nil {
@@ -204,6 +210,19 @@ func (b *Broker) endAll(why error) {
 func (b *Broker) failed(err error) {
 	b.endAll(ErrStorageFailed)
 	b.opts.OnFailure(err)
+}
+
+// readError is the error of a read as clients get it: damage of what is stored
+// is not taken for damage of what a client sent. The operator is told once for
+// each partition.
+func (b *Broker) readError(p *partition, err error) error {
+	if !errors.Is(err, storage.ErrCorrupt) {
+		return err
+	}
+	if !p.damaged.Swap(true) {
+		b.log.Error("partition is damaged", slog.String("topic", p.topic), slog.Int("partition", int(p.id.Partition)), slog.Any("err", err))
+	}
+	return fmt.Errorf("%w: %s/%d", ErrDamaged, p.topic, p.id.Partition)
 }
 
 // flushed is told by storage that a log's durable end rose.
@@ -282,14 +301,18 @@ func (b *Broker) partition(t *controller.Topic, index int32) (*partition, error)
 	if index < 0 || int(index) >= len(t.Partitions) {
 		return nil, fmt.Errorf("%w: topic %q has no partition %d, it has %d", ErrUnknownPartition, t.Name, index, len(t.Partitions))
 	}
+	id := storage.ID{Topic: t.ID, Partition: index}
 	b.mu.RLock()
-	p := b.mu.parts[storage.ID{Topic: t.ID, Partition: index}]
+	p := b.mu.parts[id]
 	b.mu.RUnlock()
-	if p != nil {
+	switch {
+	case p != nil:
 		return p, nil
-	}
-	if b.done.Err() != nil {
+	case b.done.Err() != nil:
 		return nil, ErrShuttingDown
+	case b.damaged[id]:
+		return nil, fmt.Errorf("%w: %s/%d", ErrDamaged, t.Name, index)
+	default: // after t was looked up
+		return nil, fmt.Errorf("%w: %q was deleted", ErrUnknownTopic, t.Name)
 	}
-	return nil, fmt.Errorf("%w: %s/%d", ErrDamaged, t.Name, index)
 }

@@ -3,13 +3,17 @@ package broker
 import (
 	"context"
 	"errors"
-	"leat/auth"
-	"leat/storage/disk"
+	"log/slog"
+	"os"
 	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
+
+	"leat/auth"
+	"leat/storage/disk"
+	"leat/storage/record"
 )
 
 // When a sync fails, whoever waits is told at once and not left to its timeout:
@@ -54,7 +58,7 @@ func TestDiskFailureEndsWaits(t *testing.T) {
 	}
 }
 
-// A client that goes away after the commit leaves a topic that works.
+// A client that goes away once the files are made leaves a topic that works.
 func TestClientLeavesDuringCreate(t *testing.T) {
 	fs := disk.NewMem()
 	b := open(t, fs, nil)
@@ -74,6 +78,59 @@ func TestClientLeavesDuringCreate(t *testing.T) {
 		if r := produce(t, b, AcksAll, "t", p, "v"); r.Err != nil {
 			t.Errorf("partition %d: %v", p, r.Err)
 		}
+	}
+}
+
+// Whoever meets a topic in the metadata can use it: it is not damaged while it
+// is made, and gone, not damaged, for those who looked it up before it went.
+func TestTopicsAreWholeOrUnknown(t *testing.T) {
+	fs := disk.NewMem()
+	b := open(t, fs, nil)
+	var early error
+	fs.SetFault(func(disk.Op) error {
+		if topic := b.proposer.State().TopicNamed("t"); topic != nil && early == nil {
+			_, early = b.partition(topic, 2)
+		}
+		return nil
+	})
+	create(t, b, "t", 3, nil)
+	fs.SetFault(nil)
+	if early != nil {
+		t.Errorf("while the topic was made: %v", early)
+	}
+	topic := b.proposer.State().TopicNamed("t")
+	if r := b.DeleteTopics(t.Context(), auth.Anonymous, []TopicRef{{Name: "t"}})[0]; r.Err != nil {
+		t.Fatal(r.Err)
+	}
+	if _, err := b.partition(topic, 0); !errors.Is(err, ErrUnknownTopic) {
+		t.Errorf("after the topic was deleted: %v", err)
+	}
+}
+
+// A topic whose logs cannot be opened is not made, and can be made later.
+func TestCreateFailsWhole(t *testing.T) {
+	fs := disk.NewMem()
+	b := open(t, fs, nil)
+	lists := 0
+	fs.SetFault(func(op disk.Op) error {
+		if op.Kind == disk.OpList && strings.HasPrefix(op.Path, "/data/logs/") {
+			if lists++; lists == 2 {
+				return syscall.EMFILE
+			}
+		}
+		return nil
+	})
+	r := b.CreateTopics(t.Context(), auth.Anonymous, []TopicSpec{{Name: "t", Partitions: 3, ReplicationFactor: -1}}, false)[0]
+	fs.SetFault(nil)
+	if !errors.Is(r.Err, syscall.EMFILE) {
+		t.Fatalf("create: %v", r.Err)
+	}
+	if topics, err := b.Topics(t.Context(), auth.Anonymous); err != nil || len(topics) > 0 {
+		t.Errorf("topics after a create that failed: %v, %v", topics, err)
+	}
+	create(t, b, "t", 3, nil)
+	if r := produce(t, b, AcksAll, "t", 2, "v"); r.Err != nil {
+		t.Error(r.Err)
 	}
 }
 
@@ -146,6 +203,45 @@ func TestDeleteGoesOn(t *testing.T) {
 	open(t, after, nil)
 	if left, err := after.List("/data/logs"); err != nil || len(left) != 0 {
 		t.Errorf("after a restart: left %v, %v", left, err)
+	}
+}
+
+// Damage of what is stored is told from a client's bad batch, and the operator
+// hears of it once.
+func TestReadOfDamage(t *testing.T) {
+	fs := disk.NewMem()
+	var log strings.Builder
+	b, err := Open(t.Context(), Options{FS: fs, Path: "/data", Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelError}))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	create(t, b, "t", 1, nil)
+	produce(t, b, AcksAll, "t", 0, "value")
+	dirs, err := fs.List("/data/logs")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := fs.OpenFile("/data/logs/"+dirs[0]+"/00000000000000000000-000000.log", os.O_RDWR)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.WriteAt([]byte{0xff}, record.HeaderSize+1); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		r := b.ListOffsets(t.Context(), auth.Anonymous, []OffsetQuery{{Topic: "t", Timestamp: 1, Epoch: -1}})[0]
+		if !errors.Is(r.Err, ErrDamaged) || errors.Is(r.Err, ErrCorruptBatch) {
+			t.Errorf("offset by time: %v", r.Err)
+		}
+	}
+	if err := b.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(log.String(), "partition is damaged"); n != 1 {
+		t.Errorf("the operator was told %d times: %s", n, log.String())
 	}
 }
 

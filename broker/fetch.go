@@ -135,7 +135,7 @@ func (f *fetch) readPartition(in *FetchPartition, p *partition, r *FetchResult, 
 	}
 	s, err := p.log.Read(in.Offset, max(limit, 0), hw)
 	if err != nil {
-		r.Err = err
+		r.Err = f.broker.readError(p, err)
 		return
 	}
 	// Only the first part of an answer may be larger than its limits.
@@ -241,5 +241,5 @@ func (b *Broker) listOffset(pr auth.Principal, q *OffsetQuery) (OffsetResult, er
 	if r.Offset < 0 {
 		r.Epoch = -1
 	}
-	return r, err
+	return r, b.readError(p, err)
 }

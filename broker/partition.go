@@ -24,7 +24,9 @@ type partition struct {
 	// turn counts the record sets of the topic, on its partition 0: records
 	// without a key go to another partition with each set.
 	turn atomic.Uint32
-	mu   struct {
+	// damaged says that damage found by a read was reported.
+	damaged atomic.Bool
+	mu      struct {
 		sync.Mutex
 		meta     controller.Partition
 		settings settings

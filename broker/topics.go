@@ -139,8 +139,8 @@ func (b *Broker) plan(p auth.Principal, spec *TopicSpec) (controller.NewTopic, e
 }
 
 // create makes the planned topics: all files of the request first, made durable
-// together, then the commit, then the logs. It returns a result for each and the
-// state that holds them.
+// together, then the logs, and the commit last: whoever meets a topic can use
+// it. It returns a result for each and the state that holds them.
 func (b *Broker) create(ctx context.Context, ev *controller.CreateTopics, validateOnly bool) ([]error, *controller.State) {
 	fail := func(err error) ([]error, *controller.State) {
 		errs := make([]error, len(ev.Topics))
@@ -166,15 +166,16 @@ func (b *Broker) create(ctx context.Context, ev *controller.CreateTopics, valida
 	if err := b.dir.Create(names); err != nil {
 		return fail(err)
 	}
-	if reply, err = b.proposer.Propose(ctx, ev); err != nil {
+	// From here on it ends the same whether or not the client is still there.
+	ctx = context.WithoutCancel(ctx)
+	if err = b.openCreated(ctx, names, next); err == nil {
+		reply, err = b.proposer.Propose(ctx, ev)
+	}
+	if err != nil {
+		b.discard(names)
 		return fail(err)
 	}
-	next = b.proposer.State()
-	// The topics exist now, whether or not the client is still there.
-	if err := b.openCreated(context.WithoutCancel(ctx), names, next); err != nil {
-		return fail(err)
-	}
-	return reply.Errs, next
+	return reply.Errs, b.proposer.State()
 }
 
 // localLogs names the logs that this node must hold for the topics that can be
@@ -193,6 +194,7 @@ func localLogs(ev *controller.CreateTopics, errs []error, next *controller.State
 	return names
 }
 
+// openCreated opens the logs of topics that are about to be committed.
 func (b *Broker) openCreated(ctx context.Context, names []storage.LogName, state *controller.State) error {
 	for _, name := range names {
 		t := state.Topic(name.ID.Topic)
@@ -207,6 +209,25 @@ func (b *Broker) openCreated(ctx context.Context, names []storage.LogName, state
 		b.mu.Unlock()
 	}
 	return nil
+}
+
+// discard takes back what a create made whose topics do not come to be. What
+// cannot be removed is empty, and the next start removes it.
+func (b *Broker) discard(names []storage.LogName) {
+	for _, name := range names {
+		b.mu.Lock()
+		p := b.mu.parts[name.ID]
+		delete(b.mu.parts, name.ID)
+		b.mu.Unlock()
+		if p == nil {
+			continue
+		}
+		p.end(fmt.Errorf("%w: %q could not be made", ErrUnknownTopic, name.Topic))
+		if err := b.dir.Remove(p.log); err != nil {
+			b.log.Warn("topic that could not be made left an empty directory", slog.String("topic", name.Topic),
+				slog.Int("partition", int(name.Partition)), slog.Any("err", err))
+		}
+	}
 }
 
 // DeleteTopics removes topics, each by itself. When it returns nobody can use

@@ -33,14 +33,17 @@ func (d *Dir) Create(logs []LogName) error {
 	g.SetLimit(2 * runtime.GOMAXPROCS(0))
 	made := make([]bool, len(logs))
 	for i, n := range logs {
-		g.Go(func() (err error) {
-			made[i], err = d.createOne(n)
-			return err
+		g.Go(func() error {
+			return d.files.sparing(func() (err error) {
+				made[i], err = d.createOne(n, made[i])
+				return err
+			})
 		})
 	}
 	err := g.Wait()
 	if err == nil {
-		if err = d.syncCreated(logs); err != nil {
+		err = d.files.sparing(func() error { return d.syncCreated(logs) })
+		if err != nil && !noDescriptors(err) {
 			d.fail(err)
 		}
 	}
@@ -57,10 +60,10 @@ func (d *Dir) Create(logs []LogName) error {
 }
 
 // createOne makes one log's directory and files; made says that the directory
-// is new.
-func (d *Dir) createOne(n LogName) (made bool, err error) {
+// is new, and begun that an earlier try has made it.
+func (d *Dir) createOne(n LogName, begun bool) (made bool, err error) {
 	dir := d.logPath(n.ID)
-	if _, err := d.opts.FS.Stat(dir); err == nil {
+	if _, err := d.opts.FS.Stat(dir); err == nil && !begun {
 		return false, fmt.Errorf("%s: %w", dir, fs.ErrExist)
 	}
 	if err := d.opts.FS.MkdirAll(dir); err != nil {
@@ -204,8 +207,13 @@ func (d *Dir) Remove(l *Log) error {
 		return fmt.Errorf("remove %s: %w", l.path, err)
 	}
 	for _, name := range []string{trashDir, logsDir} {
-		if err := syncFault(d.path(name), d.opts.FS.SyncDir(d.path(name))); err != nil {
-			d.fail(err)
+		err := syncFault(d.path(name), d.files.sparing(func() error { return d.opts.FS.SyncDir(d.path(name)) }))
+		if err != nil {
+			// Without descriptors the log is gone but may come back by a
+			// crash, for the next start to remove.
+			if !noDescriptors(err) {
+				d.fail(err)
+			}
 			return err
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"leat/storage/disk"
@@ -181,13 +182,19 @@ func (d *Dir) begin() (err error) {
 }
 
 // makeRoot makes the directory itself; fresh says that it was not there or
-// empty.
+// empty. What is somebody else's is refused before anything is written.
 func (d *Dir) makeRoot() (fresh bool, err error) {
 	names, err := d.opts.FS.List(d.opts.Path)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	switch {
+	case errors.Is(err, syscall.ENOTDIR):
+		return false, &DamagedError{Path: d.opts.Path, Err: err}
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return false, err
 	}
 	if err == nil && len(names) > 0 {
+		if err := checkOwner(names); err != nil {
+			return false, &DamagedError{Path: d.opts.Path, Err: err}
+		}
 		return false, nil
 	}
 	return true, d.opts.FS.MkdirAll(d.opts.Path)

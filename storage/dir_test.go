@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -81,6 +82,71 @@ func TestOpenSyncs(t *testing.T) {
 	d = openDir(t, crashed)
 	if d.Unclean() {
 		t.Error("the mark of a clean stop is not durable")
+	}
+	mustClose(t, d)
+}
+
+// TestForeignDirectory proves that a directory of somebody else is refused and
+// left as it is, while what a first start leaves behind is taken.
+func TestForeignDirectory(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		names string
+		ok    bool
+	}{
+		{"passwd", false},
+		{"LOCK logs postgresql.conf", false},
+		{"CLEAN", false},
+		{"lost+found .snapshot", true},
+		{"LOCK meta.json.tmp logs trash quarantine", true},
+	} {
+		m := disk.NewMem()
+		for _, name := range strings.Fields(tc.names) {
+			if err := m.MkdirAll("/data"); err != nil {
+				t.Fatal(err)
+			}
+			if slices.Contains([]string{logsDir, trashDir, quarantineDir}, name) {
+				if err := m.MkdirAll("/data/" + name); err != nil {
+					t.Fatal(err)
+				}
+				continue
+			}
+			putFile(t, m, "/data/"+name, []byte("x"))
+		}
+		d, err := Open(t.Context(), Options{FS: m, Path: "/data", Logger: quiet()})
+		if tc.ok {
+			if err != nil {
+				t.Errorf("%s: %v", tc.names, err)
+				continue
+			}
+			mustClose(t, d)
+			continue
+		}
+		if damaged, is := errors.AsType[*DamagedError](err); !is || damaged.Path != "/data" {
+			t.Errorf("%s: %v", tc.names, err)
+		}
+		if names, err := m.List("/data"); err != nil || len(names) != len(strings.Fields(tc.names)) {
+			t.Errorf("%s: %q is there now, %v", tc.names, names, err)
+		}
+	}
+	m := disk.NewMem()
+	putFile(t, m, "/data", []byte("x"))
+	if _, err := Open(t.Context(), Options{FS: m, Path: "/data", Logger: quiet()}); !errors.Is(err, syscall.ENOTDIR) {
+		t.Errorf("a file: %v", err)
+	} else if _, is := errors.AsType[*DamagedError](err); !is {
+		t.Errorf("a file: %v", err)
+	}
+}
+
+// TestLogIsNoDirectory proves that a file in a log's place is damage of that
+// log, which does not keep others from opening.
+func TestLogIsNoDirectory(t *testing.T) {
+	t.Parallel()
+	m := disk.NewMem()
+	d := openDir(t, m)
+	putFile(t, m, d.logPath(testID), []byte("x"))
+	if _, err := d.OpenLog(t.Context(), testID, "t", Config{}); !errors.Is(err, ErrCorrupt) {
+		t.Errorf("open: %v", err)
 	}
 	mustClose(t, d)
 }
@@ -381,7 +447,7 @@ func TestDescriptorsComeBack(t *testing.T) {
 		case op.Kind == disk.OpOpen && strings.HasPrefix(path.Base(op.Path), "checkpoint."):
 			refused.Add(1)
 			return syscall.EMFILE
-		case op.Kind == disk.OpSyncDir && op.Path == l.path && names.Add(1) == 1:
+		case op.Kind == disk.OpSyncDir && op.Path == l.path && names.Add(1) <= 4:
 			return syscall.EMFILE
 		}
 		return nil
@@ -395,6 +461,62 @@ func TestDescriptorsComeBack(t *testing.T) {
 	forceCheckpoint(t, d)
 	if err := d.Failed(); err != nil || l.Segments() != 2 {
 		t.Errorf("%d segments, %v", l.Segments(), err)
+	}
+	mustClose(t, d)
+}
+
+// TestCreateAndRemoveWithoutDescriptors proves that logs are made with the
+// descriptors of idle files, that a create or removal for which there are none
+// at all fails by itself and not the directory, and that the next one works.
+func TestCreateAndRemoveWithoutDescriptors(t *testing.T) {
+	t.Parallel()
+	m := disk.NewMem()
+	d := openDir(t, m)
+	l := openLog(t, d, Config{})
+	mustAppend(t, l, batchOf(t, record.None, nil, "v"))
+	waitDurable(t, l)
+	eventually(t, "the file to be idle", func() bool {
+		d.files.mu.Lock()
+		defer d.files.mu.Unlock()
+		return d.files.mu.idle.Len() == 1
+	})
+	scarce := func(op disk.Op) error {
+		d.files.mu.Lock()
+		defer d.files.mu.Unlock()
+		if op.Kind == disk.OpOpen && d.files.mu.open > 0 {
+			return syscall.EMFILE
+		}
+		return nil
+	}
+	none := func(kinds ...disk.OpKind) func(disk.Op) error {
+		return func(op disk.Op) error {
+			if slices.Contains(kinds, op.Kind) {
+				return syscall.EMFILE
+			}
+			return nil
+		}
+	}
+	name := func(topic byte) LogName { return LogName{ID: ID{Topic: TopicID{topic}}, Topic: "t"} }
+	m.SetFault(scarce)
+	if err := d.Create([]LogName{name(7), name(8)}); err != nil {
+		t.Errorf("with an idle file: %v", err)
+	}
+	for _, kind := range []disk.OpKind{disk.OpOpen, disk.OpSyncAll} {
+		m.SetFault(none(kind))
+		if err := d.Create([]LogName{name(9)}); !errors.Is(err, syscall.EMFILE) {
+			t.Errorf("without descriptors at %s: %v", kind, err)
+		}
+	}
+	m.SetFault(none(disk.OpSyncDir))
+	if err := d.Remove(l); !errors.Is(err, syscall.EMFILE) {
+		t.Errorf("remove without descriptors: %v", err)
+	}
+	m.SetFault(nil)
+	if err := d.Failed(); err != nil {
+		t.Error(err)
+	}
+	if err := d.Create([]LogName{name(9)}); err != nil {
+		t.Errorf("with descriptors again: %v", err)
 	}
 	mustClose(t, d)
 }

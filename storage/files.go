@@ -16,7 +16,7 @@ const (
 	// uses at the moment; the rest is for connections, Pebble and segments in
 	// use, which are not limited here.
 	fileShare = 3
-	minFiles  = 64
+	minFiles  = 8
 	maxFiles  = 65_536
 )
 

@@ -3,6 +3,7 @@ package storage
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -230,10 +231,34 @@ func (j *flushJob) sync() error {
 	}
 	if j.names {
 		d := j.log.dir
-		return syncFault(j.log.path, d.files.sparing(func() error { return d.opts.FS.SyncDir(j.log.path) }))
+		return syncFault(j.log.path, d.patiently(func() error { return d.opts.FS.SyncDir(j.log.path) }))
 	}
 	return nil
 }
+
+// patiently calls fn, a sync that opens something. While the process is out of
+// descriptors nothing was synced and nothing is lost, so it waits until others
+// give some back, and whoever waits for the sync waits with it; only the end of
+// the directory ends that.
+func (d *Dir) patiently(fn func() error) error {
+	for pause := minPause; ; pause = min(2*pause, maxPause) {
+		err := d.files.sparing(fn)
+		if !noDescriptors(err) || d.closing.Load() {
+			return err
+		}
+		if pause == maxPause {
+			d.opts.Logger.Warn("a sync waits for file descriptors", slog.Any("err", err))
+		}
+		timer := time.NewTimer(pause)
+		<-timer.C
+	}
+}
+
+// The pauses between two tries of a sync for which there is no descriptor.
+const (
+	minPause = 5 * time.Millisecond
+	maxPause = 640 * time.Millisecond
+)
 
 // round makes durable what the logs hold. An error is final: the directory
 // has failed and nothing that the round touched counts as durable.
@@ -273,7 +298,7 @@ func (f *flusher) round(logs []*Log) error {
 // syncAll makes the jobs durable by one syncfs; false if there is no such
 // call.
 func (f *flusher) syncAll(jobs []flushJob) (bool, error) {
-	err := f.dir.files.sparing(func() error { return f.dir.opts.FS.SyncAll(f.dir.opts.Path) })
+	err := f.dir.patiently(func() error { return f.dir.opts.FS.SyncAll(f.dir.opts.Path) })
 	if errors.Is(err, disk.ErrUnsupported) {
 		f.noSyncAll = true
 		return false, nil

@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -155,6 +156,25 @@ func openIdentity(fsys disk.FS, dir string, nodeID int32, now time.Time) (Identi
 		}
 	}
 	return createIdentity(fsys, dir, nodeID, now)
+}
+
+// checkOwner judges a directory by the names in it: without an identity it may
+// hold what a first start left that was cut short, and what file systems and
+// people hide there, but nothing else.
+func checkOwner(names []string) error {
+	if slices.Contains(names, identityName) {
+		return nil
+	}
+	for _, name := range names {
+		switch name {
+		case lockFile, logsDir, metaDir, trashDir, quarantineDir, identityName + ".tmp", "lost+found":
+		default:
+			if !strings.HasPrefix(name, ".") {
+				return fmt.Errorf("it holds %q but no %s: not a data directory of Leat; name an empty one", name, identityName)
+			}
+		}
+	}
+	return nil
 }
 
 func createIdentity(fsys disk.FS, dir string, nodeID int32, now time.Time) (Identity, error) {

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"syscall"
 	"time"
 )
 
@@ -127,7 +128,10 @@ func (r *recovery) synced(path string, err error) error {
 // reading its .log.
 func (r *recovery) list() error {
 	names, err := r.dir.opts.FS.List(r.log.path)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	switch {
+	case errors.Is(err, syscall.ENOTDIR):
+		return &CorruptError{Path: r.log.path, Err: err}
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return err
 	}
 	logs := make(map[int64]bool)

@@ -168,12 +168,12 @@ func (w *walker) record(i int) *Error {
 			return err
 		}
 	}
-	size, n := varint(w.have)
+	size, n := varint32(w.have)
 	if n <= 0 {
 		if len(w.have) == 0 {
 			return fault(ErrInvalid, "the payload ends before it")
 		}
-		return badVarint("record length", n)
+		return badVarint("record length", n, 32)
 	}
 	w.have = w.have[n:]
 	if size < 0 {

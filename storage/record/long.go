@@ -12,11 +12,11 @@ type longWalk struct {
 func (w *walker) longRecord(i int, size int64) *Error {
 	w.long = longWalk{left: size}
 	w.skip(1) // attributes
-	timestampDelta := w.number("timestamp delta")
-	offsetDelta := w.number("offset delta")
+	timestampDelta := w.number("timestamp delta", 64)
+	offsetDelta := w.number("offset delta", 32)
 	nullKey := w.bytes("key") < 0
 	w.bytes("value")
-	headers := w.number("header count")
+	headers := w.number("header count", 32)
 	if w.long.err == nil && (headers < 0 || headers > w.long.left/2) {
 		w.long.err = fault(ErrInvalid, "header count %d, %d bytes left", headers, w.long.left)
 	}
@@ -43,17 +43,21 @@ func (w *walker) longHeader(h int) {
 	}
 }
 
-// number reads a varint.
-func (w *walker) number(what string) int64 {
+// number reads a varint of so many bits.
+func (w *walker) number(what string, bits int) int64 {
 	if w.long.err == nil && len(w.have) < maxVarint {
 		w.long.err = w.fill(maxVarint)
 	}
 	if w.long.err != nil {
 		return 0
 	}
-	v, n := varint(w.have[:min(int64(len(w.have)), w.long.left)])
+	read := varint32
+	if bits == 64 {
+		read = varint
+	}
+	v, n := read(w.have[:min(int64(len(w.have)), w.long.left)])
 	if n <= 0 {
-		w.long.err = badVarint(what, n)
+		w.long.err = badVarint(what, n, bits)
 		return 0
 	}
 	w.have = w.have[n:]
@@ -63,7 +67,7 @@ func (w *walker) number(what string) int64 {
 
 // bytes passes over a length and as many bytes and returns the length.
 func (w *walker) bytes(what string) int64 {
-	size := w.number(what + " length")
+	size := w.number(what+" length", 32)
 	switch {
 	case w.long.err != nil:
 	case size < -1 || size > w.long.left:

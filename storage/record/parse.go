@@ -24,11 +24,11 @@ func (f *fields) parse(p []byte) *Error {
 	p = p[1:] // The attributes have no meaning yet.
 	var n int
 	if f.timestampDelta, n = varint(p); n <= 0 {
-		return badVarint("timestamp delta", n)
+		return badVarint("timestamp delta", n, 64)
 	}
 	p = p[n:]
-	if f.offsetDelta, n = varint(p); n <= 0 {
-		return badVarint("offset delta", n)
+	if f.offsetDelta, n = varint32(p); n <= 0 {
+		return badVarint("offset delta", n, 32)
 	}
 	var err *Error
 	if f.key, p, err = nextBytes(p[n:], "key"); err != nil {
@@ -37,9 +37,9 @@ func (f *fields) parse(p []byte) *Error {
 	if f.value, p, err = nextBytes(p, "value"); err != nil {
 		return err
 	}
-	count, n := varint(p)
+	count, n := varint32(p)
 	if n <= 0 {
-		return badVarint("header count", n)
+		return badVarint("header count", n, 32)
 	}
 	f.headers = p[n:]
 	// A header has two bytes at least, so this bounds what a reader allocates.
@@ -85,9 +85,9 @@ func nextHeader(p []byte, i int) (key, value, rest []byte, err *Error) {
 // nextBytes splits a length and as many bytes from p; v is nil for null and
 // never for empty.
 func nextBytes(p []byte, what string) (v, rest []byte, err *Error) {
-	size, n := varint(p)
+	size, n := varint32(p)
 	if n <= 0 {
-		return nil, nil, badVarint(what+" length", n)
+		return nil, nil, badVarint(what+" length", n, 32)
 	}
 	p = p[n:]
 	if size == -1 {
@@ -99,11 +99,11 @@ func nextBytes(p []byte, what string) (v, rest []byte, err *Error) {
 	return p[:size:size], p[size:], nil
 }
 
-func badVarint(what string, n int) *Error {
+func badVarint(what string, n, bits int) *Error {
 	if n == 0 {
 		return fault(ErrInvalid, "ends within the %s", what)
 	}
-	return fault(ErrInvalid, "%s is a varint of more than 64 bits", what)
+	return fault(ErrInvalid, "%s is a varint of more than %d bits", what, bits)
 }
 
 func badLength(what string, size int64, left int) *Error {

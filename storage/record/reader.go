@@ -111,9 +111,9 @@ func (r *Reader) count() int {
 }
 
 func (r *Reader) next(rec *Record) *Error {
-	size, n := varint(r.p)
+	size, n := varint32(r.p)
 	if n <= 0 {
-		return badVarint("record length", n)
+		return badVarint("record length", n, 32)
 	}
 	p := r.p[n:]
 	if size < 0 || size > int64(len(p)) {

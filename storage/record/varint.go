@@ -4,8 +4,13 @@ import "math/bits"
 
 // Varints are Kafka's: zigzag, then seven bits a byte, low bits first.
 
-// maxVarint is the longest varint in bytes.
-const maxVarint = 10
+// maxVarint is the longest varint in bytes, maxVarint32 the longest of a field
+// that clients read as an int of 32 bits: a longer one, even of a small number,
+// they refuse, and with it all that follows.
+const (
+	maxVarint   = 10
+	maxVarint32 = 5
+)
 
 // varint reads one; n is its length, 0 if p ends within it, negative if it
 // does not fit 64 bits. Nearly all have one or two bytes.
@@ -28,6 +33,16 @@ func varint(p []byte) (v int64, n int) {
 		}
 	}
 	return 0, 0
+}
+
+// varint32 is varint for fields of 32 bits, which are all but the timestamp
+// delta.
+func varint32(p []byte) (v int64, n int) {
+	v, n = varint(p)
+	if n > maxVarint32 || v != int64(int32(v)) {
+		return 0, -1
+	}
+	return v, n
 }
 
 // zigzag folds the sign into the lowest bit.
