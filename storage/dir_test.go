@@ -101,7 +101,7 @@ func TestForeignDirectory(t *testing.T) {
 		{"LOCK meta.json.tmp logs trash quarantine", true},
 	} {
 		m := disk.NewMem()
-		for _, name := range strings.Fields(tc.names) {
+		for name := range strings.FieldsSeq(tc.names) {
 			if err := m.MkdirAll("/data"); err != nil {
 				t.Fatal(err)
 			}
@@ -409,7 +409,7 @@ func TestOutOfDescriptors(t *testing.T) {
 	eventually(t, "files to be idle", func() bool {
 		d.files.mu.Lock()
 		defer d.files.mu.Unlock()
-		return d.files.mu.idle.Len() == 4
+		return d.files.mu.idle.len() == 4
 	})
 	d.files.drop(logs[0].mu.segments[0])
 	m.SetFault(func(op disk.Op) error {
@@ -478,7 +478,7 @@ func TestCreateAndRemoveWithoutDescriptors(t *testing.T) {
 	eventually(t, "the file to be idle", func() bool {
 		d.files.mu.Lock()
 		defer d.files.mu.Unlock()
-		return d.files.mu.idle.Len() == 1
+		return d.files.mu.idle.len() == 1
 	})
 	scarce := func(op disk.Op) error {
 		d.files.mu.Lock()
@@ -553,4 +553,12 @@ func TestRemoveCountsBacklog(t *testing.T) {
 		t.Errorf("%d bytes count as unflushed, want 0", n)
 	}
 	mustClose(t, d)
+}
+
+// len counts the handles.
+func (l *handles) len() (n int) {
+	for h := l.root.next; h != &l.root; h = h.next {
+		n++
+	}
+	return n
 }

@@ -1,7 +1,6 @@
 package storage
 
 import (
-	"container/list"
 	"errors"
 	"math"
 	"os"
@@ -40,9 +39,35 @@ func openFileLimit() uint64 {
 // is given back.
 type handle struct {
 	disk.File
-	seg  *segment
-	refs int           // guarded by files.mu
-	idle *list.Element // in files.idle while refs is 0
+	seg *segment
+	// Guarded by files.mu: the references, and the neighbours in files.idle
+	// while there are none.
+	refs       int
+	prev, next *handle
+}
+
+// handles is a ring of handles, least recently used first. It links them by
+// their own fields, because a list that allocates would cost every read.
+type handles struct{ root handle }
+
+func (l *handles) init() { l.root.prev, l.root.next = &l.root, &l.root }
+
+// first is the least recently used, or nil.
+func (l *handles) first() *handle {
+	if l.root.next == &l.root {
+		return nil
+	}
+	return l.root.next
+}
+
+func (l *handles) push(h *handle) {
+	h.prev, h.next = l.root.prev, &l.root
+	h.prev.next, h.next.prev = h, h
+}
+
+func (l *handles) remove(h *handle) {
+	h.prev.next, h.next.prev = h.next, h.prev
+	h.prev, h.next = nil, nil
 }
 
 // files keeps the .log files of a directory open: those in use, and the least
@@ -55,13 +80,13 @@ type files struct {
 	mu struct {
 		sync.Mutex
 		open int
-		idle *list.List // of *handle, least recently used first
+		idle handles
 	}
 }
 
 func newFiles(fs disk.FS, budget int, m *metrics) *files {
 	f := &files{fs: fs, budget: budget, metrics: m}
-	f.mu.idle = list.New()
+	f.mu.idle.init()
 	m.maxFiles.Set(float64(budget))
 	return f
 }
@@ -135,9 +160,8 @@ func (f *files) retainLocked(s *segment) *handle {
 	if h == nil {
 		return nil
 	}
-	if h.idle != nil {
-		f.mu.idle.Remove(h.idle)
-		h.idle = nil
+	if h.refs == 0 {
+		f.mu.idle.remove(h)
 	}
 	h.refs++
 	return h
@@ -154,7 +178,7 @@ func (f *files) release(h *handle) {
 	switch {
 	case h.refs > 0:
 	case h.seg.handle == h:
-		h.idle = f.mu.idle.PushBack(h)
+		f.mu.idle.push(h)
 		extra = f.evictLocked(f.budget)
 	default: // dropped while in use
 		f.mu.open--
@@ -171,11 +195,11 @@ func (f *files) drop(s *segment) {
 	f.mu.Lock()
 	h := s.handle
 	s.handle = nil
-	if h == nil || h.idle == nil {
+	if h == nil || h.refs > 0 {
 		f.mu.Unlock()
 		return
 	}
-	f.mu.idle.Remove(h.idle)
+	f.mu.idle.remove(h)
 	f.mu.open--
 	f.metrics.openFiles.Set(float64(f.mu.open))
 	f.mu.Unlock()
@@ -184,9 +208,13 @@ func (f *files) drop(s *segment) {
 
 // evictLocked takes idle handles away until at most budget are open.
 func (f *files) evictLocked(budget int) (evicted []*handle) {
-	for f.mu.open > budget && f.mu.idle.Len() > 0 {
-		h := f.mu.idle.Remove(f.mu.idle.Front()).(*handle)
-		h.idle, h.seg.handle = nil, nil
+	for f.mu.open > budget {
+		h := f.mu.idle.first()
+		if h == nil {
+			break
+		}
+		f.mu.idle.remove(h)
+		h.seg.handle = nil
 		f.mu.open--
 		evicted = append(evicted, h)
 	}
