@@ -22,23 +22,32 @@ import (
 type serveConfig struct {
 	Config kong.ConfigFlag `help:"Read settings from a YAML file with the names of these flags." placeholder:"FILE" type:"path"`
 
-	DataDir        string            `help:"Directory that holds everything the server keeps." default:"./leat-data" type:"path"`
+	DataDir        string            `help:"Directory that holds everything the server keeps." default:"./leat-data"`
 	HTTPAddr       string            `name:"http-addr" help:"Address of the HTTP API." default:"127.0.0.1:8080"`
 	KafkaAddr      string            `help:"Address of the Kafka protocol." default:"127.0.0.1:9092"`
 	KafkaAdvertise string            `help:"Address that Kafka clients are told; by default the one that is bound." placeholder:"HOST:PORT"`
 	OpsAddr        string            `help:"Address of /metrics, /debug/pprof and health." default:"127.0.0.1:9644"`
-	Set            map[string]string `help:"Set a Kafka broker config; repeatable." placeholder:"KEY=VALUE" mapsep:"none"`
-	AllowOrigin    []string          `help:"Web origin that may call the HTTP API from a browser; repeatable." placeholder:"ORIGIN" sep:"none"`
+	Set            map[string]string `help:"Set a Kafka broker config; repeatable, and in LEAT_SET separated by semicolons." placeholder:"KEY=VALUE"`
+	AllowOrigin    []string          `help:"Web origin that may call the HTTP API from a browser; repeatable." placeholder:"ORIGIN"`
 	MaxRequest     int64             `name:"max-request-bytes" help:"Largest HTTP request body, after decompression." default:"16777216"`
 	Insecure       bool              `help:"Allow addresses outside loopback although authentication is off."`
-	ReadyFile      string            `help:"Write the bound addresses to this file, as JSON, once the server is ready." placeholder:"FILE" type:"path"`
+	ReadyFile      string            `help:"Write the bound addresses to this file, as JSON, once the server is ready." placeholder:"FILE"`
 	LogLevel       slog.Level        `help:"Least important message to log: debug, info, warn, error." default:"info"`
 	LogFormat      string            `help:"Form of the log on stderr: text or json." enum:"text,json" default:"text"`
 }
 
 // validate enforces the rules that no single flag can check.
 func (c *serveConfig) validate() error {
+	if c.DataDir == "" {
+		return errors.New("--data-dir is empty")
+	}
+	if info, err := os.Stat(c.ReadyFile); err == nil && info.IsDir() {
+		return fmt.Errorf("--ready-file %q is a directory", c.ReadyFile)
+	}
 	for _, bound := range c.listeners() {
+		if _, err := net.ResolveTCPAddr("tcp", bound.addr); err != nil {
+			return fmt.Errorf("%s %q: %w", bound.flag, bound.addr, err)
+		}
 		if err := auth.CheckBind(bound.flag, bound.addr, c.Insecure); err != nil {
 			return err
 		}
@@ -109,8 +118,12 @@ type yamlFile map[string]any
 
 func loadYAML(r io.Reader) (kong.Resolver, error) {
 	f := yamlFile{}
-	if err := yaml.NewDecoder(r).Decode(&f); err != nil && !errors.Is(err, io.EOF) {
+	d := yaml.NewDecoder(r)
+	if err := d.Decode(&f); err != nil && !errors.Is(err, io.EOF) {
 		return nil, err
+	}
+	if err := d.Decode(new(any)); !errors.Is(err, io.EOF) {
+		return nil, errors.New("there is more than one YAML document")
 	}
 	return f, nil
 }

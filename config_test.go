@@ -61,7 +61,7 @@ func TestConfigSources(t *testing.T) {
 	}
 }
 
-// --set takes any value as it stands.
+// --set takes any value as it stands, and variables hold several.
 func TestConfigSet(t *testing.T) {
 	c, err := parse(t, "--set", "cleanup.policy=compact,delete", "--set", "flush.messages=1")
 	if err != nil {
@@ -69,6 +69,11 @@ func TestConfigSet(t *testing.T) {
 	}
 	if c.Set["cleanup.policy"] != "compact,delete" || c.Set["flush.messages"] != "1" {
 		t.Errorf("configs %v", c.Set)
+	}
+	t.Setenv("LEAT_SET", "cleanup.policy=compact,delete;num.partitions=2")
+	t.Setenv("LEAT_ALLOW_ORIGIN", "https://a.example,https://b.example")
+	if c, err = parse(t); err != nil || len(c.Set) != 2 || c.Set["num.partitions"] != "2" || len(c.AllowOrigin) != 2 {
+		t.Errorf("from variables: %v %v, %v", c.Set, c.AllowOrigin, err)
 	}
 }
 
@@ -87,6 +92,10 @@ func TestConfigRefuses(t *testing.T) {
 		{"--max-request-bytes", []string{"--max-request-bytes", "0"}},
 		{"--allow-origin", []string{"--allow-origin", "*"}},
 		{"--allow-origin", []string{"--allow-origin", "null"}},
+		{"more than one", []string{"--config", yamlWith(t, "log-level: info\n---\nlog-level: debug\n")}},
+		{"--data-dir", []string{"--data-dir", ""}},
+		{"--http-addr", []string{"--http-addr", "127.0.0.1:99999"}},
+		{"--ready-file", []string{"--ready-file", t.TempDir()}},
 		{"unknown flag", []string{"--nope"}},
 	} {
 		if _, err := parse(t, tc.args...); err == nil || !strings.Contains(err.Error(), tc.want) {

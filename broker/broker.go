@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"sync"
 
@@ -75,6 +76,9 @@ func (b *Broker) open(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+	if err := b.checkMeta(); err != nil {
+		return err
+	}
 	b.db, err = meta.Open(meta.Options{
 		FS: b.opts.FS, Dir: b.dir.MetaPath(), Logger: b.opts.Logger, OnFatal: b.failed,
 	})
@@ -92,6 +96,20 @@ func (b *Broker) open(ctx context.Context) (err error) {
 		return err
 	}
 	return b.lead(ctx, logs)
+}
+
+// checkMeta refuses logs without metadata: somebody lost a directory or forgot
+// to mount it, and starting empty would put every log into quarantine.
+func (b *Broker) checkMeta() error {
+	_, err := b.opts.FS.Stat(b.dir.MetaPath())
+	if !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	has, err := b.dir.HasLogs()
+	if err == nil && has {
+		err = &storage.DamagedError{Path: b.dir.MetaPath(), Err: errors.New("it is missing, but there are logs")}
+	}
+	return err
 }
 
 // tidy sets unknown directories aside and finishes removals that a crash cut

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"leat/auth"
+	"leat/storage"
 	"leat/storage/disk"
 	"leat/storage/record"
 
@@ -290,6 +291,7 @@ func TestCreateTopics(t *testing.T) {
 		{Name: "a/b", Partitions: 1, ReplicationFactor: 1},
 		{Name: strings.Repeat("x", 250), Partitions: 1, ReplicationFactor: 1},
 		{Name: strings.Repeat("x", 249), Partitions: 1, ReplicationFactor: 1},
+		{Name: "__consumer_offsets", Partitions: 1, ReplicationFactor: 1},
 		{Name: "zero", Partitions: 0, ReplicationFactor: 1},
 		{Name: "three", Partitions: 1, ReplicationFactor: 3},
 		{Name: "badkey", Partitions: 1, ReplicationFactor: 1, Configs: map[string]string{"nope": "1"}},
@@ -299,7 +301,7 @@ func TestCreateTopics(t *testing.T) {
 		{Name: "defaults", Partitions: -1, ReplicationFactor: -1},
 	}
 	want := []error{
-		nil, ErrTopicExists, ErrInvalidTopic, ErrInvalidTopic, ErrInvalidTopic, ErrInvalidTopic, ErrInvalidTopic, nil, ErrInvalidPartitions,
+		nil, ErrTopicExists, ErrInvalidTopic, ErrInvalidTopic, ErrInvalidTopic, ErrInvalidTopic, ErrInvalidTopic, nil, ErrInvalidTopic, ErrInvalidPartitions,
 		ErrInvalidReplicationFactor, ErrInvalidConfig, ErrInvalidConfig, ErrInvalidRequest, ErrInvalidAssignment, nil,
 	}
 	for i, r := range b.CreateTopics(t.Context(), auth.Anonymous, specs, false) {
@@ -488,6 +490,32 @@ func TestOffsetOutOfRange(t *testing.T) {
 		if !errors.As(r.Err, &oe) || oe.Start != 0 || oe.End != 2 || r.HighWatermark != -1 {
 			t.Errorf("offset %d: %+v", offset, r)
 		}
+	}
+}
+
+// Logs whose metadata is gone are refused, and nothing is moved.
+func TestMetadataGone(t *testing.T) {
+	mem := disk.NewMem()
+	b, err := Open(t.Context(), Options{FS: mem, Path: "/data"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	create(t, b, "t", 1, nil)
+	produce(t, b, AcksAll, "t", 0, "v")
+	if err := b.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := mem.RemoveAll("/data/db"); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		var damaged *storage.DamagedError
+		if _, err := Open(t.Context(), Options{FS: mem, Path: "/data"}); !errors.As(err, &damaged) {
+			t.Fatalf("Open without metadata: %v", err)
+		}
+	}
+	if logs, err := mem.List("/data/logs"); err != nil || len(logs) != 1 {
+		t.Errorf("logs after the refusals: %v, %v", logs, err)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"slices"
 
 	"leat/auth"
 	"leat/replication/controller"
@@ -109,11 +110,17 @@ func (b *Broker) CreateTopics(ctx context.Context, p auth.Principal, specs []Top
 	return results
 }
 
+// reserved are the topics that only the server itself will make.
+var reserved = []string{"__consumer_offsets", "__transaction_state"}
+
 // plan checks one topic to make and resolves its defaults.
 func (b *Broker) plan(p auth.Principal, spec *TopicSpec) (controller.NewTopic, error) {
 	var none controller.NewTopic
 	if err := CheckTopicName(spec.Name); err != nil {
 		return none, err
+	}
+	if slices.Contains(reserved, spec.Name) {
+		return none, fmt.Errorf("%w: %q is reserved for the server", ErrInvalidTopic, spec.Name)
 	}
 	cluster := auth.Resource{Type: auth.Cluster, Name: auth.ClusterName}
 	if !b.opts.Authorizer.Allowed(p, auth.Create, cluster) && !b.allowed(p, auth.Create, spec.Name) {

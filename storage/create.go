@@ -170,6 +170,12 @@ func (d *Dir) SetAside(fate func(ID) Fate) error {
 	return d.emptyTrash()
 }
 
+// HasLogs reports whether there is a directory of any log.
+func (d *Dir) HasLogs() (bool, error) {
+	names, err := d.opts.FS.List(d.path(logsDir))
+	return len(names) > 0, err
+}
+
 // holdsRecords says whether anything under logs/name may be somebody's data;
 // when in doubt it is.
 func (d *Dir) holdsRecords(name string) bool {

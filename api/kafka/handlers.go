@@ -108,7 +108,7 @@ func newHandlers(m *metrics) handlers {
 		unary(handler{key: 10, name: "FindCoordinator", min: 0, max: 4, flexible: 3, maxBody: smallBody}, kmsg.NewPtrFindCoordinatorRequest, findCoordinator),
 		unary(handler{key: keyAPIVersions, name: "ApiVersions", min: 0, max: 4, flexible: 3, maxBody: smallBody}, kmsg.NewPtrApiVersionsRequest, apiVersions),
 		unary(handler{key: 19, name: "CreateTopics", min: 2, max: 7, flexible: 5, maxBody: mediumBody}, kmsg.NewPtrCreateTopicsRequest, createTopics),
-		unary(handler{key: 20, name: "DeleteTopics", min: 1, max: 6, flexible: 4, maxBody: mediumBody}, kmsg.NewPtrDeleteTopicsRequest, deleteTopics),
+		unary(handler{key: 20, name: "DeleteTopics", min: 1, max: 6, flexible: 4, maxBody: smallBody}, kmsg.NewPtrDeleteTopicsRequest, deleteTopics),
 		unary(handler{key: 22, name: "InitProducerId", min: 0, max: 4, flexible: 2, maxBody: smallBody}, kmsg.NewPtrInitProducerIDRequest, initProducerID),
 	}
 	for _, h := range table {
