@@ -9,11 +9,11 @@ import (
 	"os"
 	"strconv"
 
-	"leat/api/rest"
-	"leat/auth"
-
 	"github.com/alecthomas/kong"
 	"go.yaml.in/yaml/v3"
+
+	"leat/api/rest"
+	"leat/auth"
 )
 
 // serveConfig is what `leat serve` is told, by flags, LEAT_… variables or a

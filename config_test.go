@@ -7,9 +7,9 @@ import (
 	"strings"
 	"testing"
 
-	"leat/auth"
-
 	"github.com/alecthomas/kong"
+
+	"leat/auth"
 )
 
 // parse reads a command line as the program does.

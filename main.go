@@ -23,6 +23,11 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/alecthomas/kong"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
 	"leat/api/cli"
 	"leat/api/kafka"
 	"leat/api/rest"
@@ -30,12 +35,6 @@ import (
 	"leat/storage"
 	"leat/storage/meta"
 	"leat/web"
-
-	"github.com/alecthomas/kong"
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
-	"golang.org/x/net/netutil"
 )
 
 // version is set by the build.
@@ -84,7 +83,7 @@ func run(args []string, stdio cli.IO) int {
 		return exited
 	}
 	if err != nil {
-		return complain(stdio, err, exitUsage)
+		return complain(stdio, fmt.Errorf("%w; see leat --help", err), exitUsage)
 	}
 	if err := k.Run(); err != nil {
 		return complain(stdio, err, exitCode(err))
@@ -131,7 +130,9 @@ func (c *serveConfig) Run(ctx context.Context, stdio cli.IO) error {
 	err := s.wait(ctx)
 	// A second signal ends the process at once.
 	signal.Reset()
-	return errors.Join(err, s.close())
+	err = errors.Join(err, s.close())
+	s.log.Info("stopped")
+	return err
 }
 
 // connShare is the share of the process's file descriptors that the connections
@@ -176,7 +177,7 @@ func (s *server) open(ctx context.Context) error {
 		Logger: s.log, Registerer: metrics, OnFailure: func(err error) { s.fail(fmt.Errorf("%w: %w", errDisk, err)) },
 	})
 	if errors.Is(err, broker.ErrInvalidConfig) {
-		return fmt.Errorf("%w: --set: %w", errConfig, err)
+		return fmt.Errorf("%w: --set or config: %w", errConfig, err)
 	}
 	if err != nil {
 		return err
@@ -185,7 +186,7 @@ func (s *server) open(ctx context.Context) error {
 		Broker: s.broker, Logger: s.log, Registerer: metrics, MaxConnections: maxFiles() / connShare,
 	})
 	s.restDoor = rest.New(rest.Options{
-		Broker: s.broker, Logger: s.log, Registerer: metrics, MaxRequestBytes: s.config.MaxRequest,
+		Broker: s.broker, Logger: s.log, Registerer: metrics, MaxRequestBytes: s.config.MaxRequest, MaxConnections: maxFiles() / connShare,
 		AllowOrigins: s.config.AllowOrigin, OpenAPI: openapi, Web: web.Handler(), Ready: s.broker.Ready,
 	})
 	s.opsDoor = &http.Server{Handler: s.opsHandler(metrics), ReadHeaderTimeout: 5 * time.Second}
@@ -196,7 +197,7 @@ func (s *server) open(ctx context.Context) error {
 	s.log.Info("ready", slog.String("http", s.http.Addr().String()), slog.String("kafka", s.kafka.Addr().String()),
 		slog.String("ops", s.ops.Addr().String()), slog.String("data_dir", s.config.DataDir),
 		slog.String("cluster_id", s.broker.ClusterID()), slog.Int("node_id", int(s.broker.NodeID())),
-		slog.String("version", version), slog.Duration("took", time.Since(begun)))
+		slog.String("version", version), slog.String("took", time.Since(begun).String()))
 	return nil
 }
 
@@ -222,7 +223,7 @@ func (s *server) listen(ctx context.Context) error {
 func (s *server) start(ctx context.Context) {
 	serve := context.WithoutCancel(ctx)
 	s.running.Go(func() { s.fail(s.kafkaDoor.Serve(serve, s.kafka)) })
-	s.running.Go(func() { s.fail(s.restDoor.Serve(serve, netutil.LimitListener(s.http, maxFiles()/connShare))) })
+	s.running.Go(func() { s.fail(s.restDoor.Serve(serve, s.http)) })
 	s.running.Go(func() {
 		if err := s.opsDoor.Serve(s.ops); !errors.Is(err, http.ErrServerClosed) {
 			s.fail(err)

@@ -8,13 +8,13 @@ import (
 	"log/slog"
 	"sync"
 
+	"golang.org/x/sync/errgroup"
+
 	"leat/auth"
 	"leat/replication"
 	"leat/replication/controller"
 	"leat/storage"
 	"leat/storage/meta"
-
-	"golang.org/x/sync/errgroup"
 )
 
 // TopicID is a topic's identity: a topic made again under the same name has

@@ -11,12 +11,12 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/goleak"
+
 	"leat/auth"
 	"leat/storage"
 	"leat/storage/disk"
 	"leat/storage/record"
-
-	"go.uber.org/goleak"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

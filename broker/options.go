@@ -5,10 +5,10 @@ import (
 	"runtime"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"leat/auth"
 	"leat/storage/disk"
-
-	"github.com/prometheus/client_golang/prometheus"
 )
 
 // Options says how a Broker works. The zero value of a field means its

@@ -10,9 +10,9 @@ import (
 	"path/filepath"
 	"runtime"
 
-	"leat/storage/disk"
-
 	"golang.org/x/sync/errgroup"
+
+	"leat/storage/disk"
 )
 
 // LogName is a partition with the name of its topic, which is written down

@@ -18,9 +18,9 @@ import (
 	"syscall"
 	"time"
 
-	"leat/storage/disk"
-
 	"github.com/prometheus/client_golang/prometheus"
+
+	"leat/storage/disk"
 )
 
 // Options are what a data directory is opened with.

@@ -37,7 +37,7 @@ type DamagedError struct {
 	Err  error
 }
 
-func (e *DamagedError) Error() string { return "damaged " + e.Path + ": " + e.Err.Error() }
+func (e *DamagedError) Error() string { return "cannot trust " + e.Path + ": " + e.Err.Error() }
 
 // Unwrap returns the cause.
 func (e *DamagedError) Unwrap() error { return e.Err }

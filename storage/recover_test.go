@@ -13,10 +13,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cockroachdb/datadriven"
+
 	"leat/storage/disk"
 	"leat/storage/record"
-
-	"github.com/cockroachdb/datadriven"
 )
 
 // TestRecovery plays the scripts in testdata/recovery: what a log looks like

@@ -11,7 +11,7 @@ import (
 	"crypto/sha256"
 	"embed"
 	"encoding/hex"
-	"io"
+	"encoding/json"
 	"io/fs"
 	"net/http"
 	"path"
@@ -79,14 +79,12 @@ func (h handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	header.Set("X-Content-Type-Options", "nosniff")
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		header.Set("Allow", "GET, HEAD")
-		refuse(w, `{"type":"/problems/method_not_allowed","title":"Method not allowed","status":405,"code":"method_not_allowed","retriable":false}`,
-			http.StatusMethodNotAllowed)
+		refuse(w, http.StatusMethodNotAllowed, "method_not_allowed", "Method not allowed")
 		return
 	}
 	p, ok := h[r.URL.Path]
 	if !ok {
-		refuse(w, `{"type":"/problems/not_found","title":"Not found","status":404,"code":"not_found","retriable":false}`,
-			http.StatusNotFound)
+		refuse(w, http.StatusNotFound, "not_found", "Not found")
 		return
 	}
 	header.Set("Content-Type", p.contentType)
@@ -97,9 +95,24 @@ func (h handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(p.body))
 }
 
-// refuse answers with a problem document (RFC 9457), as the rest of the HTTP door does.
-func refuse(w http.ResponseWriter, problem string, status int) {
-	w.Header().Set("Content-Type", "application/problem+json")
+// refuse answers with a problem document (RFC 9457), as the rest of the HTTP door does; the door has put the request's id
+// into the header.
+func refuse(w http.ResponseWriter, status int, code, title string) {
+	header := w.Header()
+	header.Set("Content-Type", "application/problem+json")
 	w.WriteHeader(status)
-	_, _ = io.WriteString(w, problem+"\n") // a client that is gone is not our trouble
+	// A client that is gone is not our trouble.
+	_ = json.NewEncoder(w).Encode(problem{
+		Type: "/problems/" + code, Title: title, Status: status, Instance: header.Get("Request-Id"), Code: code,
+	})
+}
+
+// problem is the part of a problem document that a refusal here has.
+type problem struct {
+	Type      string `json:"type"`
+	Title     string `json:"title"`
+	Status    int    `json:"status"`
+	Instance  string `json:"instance"`
+	Code      string `json:"code"`
+	Retriable bool   `json:"retriable"`
 }

@@ -1,6 +1,7 @@
 package web
 
 import (
+	"encoding/json"
 	"net/http"
 	"net/http/httptest"
 	"regexp"
@@ -71,6 +72,20 @@ func TestRefused(t *testing.T) {
 		if got.status != c.want || kind != "application/problem+json" || !strings.Contains(got.body, `"retriable":false`) {
 			t.Errorf("%s %s: %d %s %s", c.method, c.target, got.status, kind, got.body)
 		}
+	}
+}
+
+// TestRefusedNamesRequest proves that a refusal carries the id that the door gave the request, whatever is in it.
+func TestRefusedNamesRequest(t *testing.T) {
+	w := httptest.NewRecorder()
+	w.Header().Set("Request-Id", `a"b`)
+	Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/nothing", nil))
+	var got struct{ Type, Instance, Code string }
+	if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil {
+		t.Fatal(err)
+	}
+	if got.Type != "/problems/not_found" || got.Instance != `a"b` || got.Code != "not_found" {
+		t.Errorf("%+v", got)
 	}
 }
 

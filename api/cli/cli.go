@@ -19,6 +19,14 @@ func (s IO) sayf(format string, args ...any) {
 	_, _ = fmt.Fprintf(s.Err, "leat: "+format+"\n", args...)
 }
 
+// count is a number and what it counts, as one says it.
+func count[N int | int32 | int64](n N, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}
+
 // Commands are the client's commands, to be embedded in main's command line. Each has a Run method that kong calls
 // with what main binds: the context, the IO, and the variables.
 type Commands struct {

@@ -224,6 +224,7 @@ func TestFailsFast(t *testing.T) {
 		{[]string{"produce", "t", "--acks", "2"}, 2, "--acks"},
 		{[]string{"produce", "t", "--compression", "brotli"}, 2, "--compression"},
 		{[]string{"produce", "t", "--header", "novalue"}, 2, "not K=V"},
+		{[]string{"produce", "t", "--tombstone"}, 2, "--tombstone needs --key-separator"},
 		{[]string{"produce", "t", "--partition=-5"}, 2, "count from 0"},
 		{[]string{"topic", "create", "t", "--config", "novalue"}, 2, "not K=V"},
 		{[]string{"topic", "create", "t", "--config", "a=1", "--config", "a=2"}, 2, "given twice"},

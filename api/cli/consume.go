@@ -25,7 +25,7 @@ type ConsumeCmd struct {
 	Connection
 	Topic     string `arg:"" help:"Topic to read."`
 	From      string `env:"-" default:"earliest" placeholder:"WHERE" help:"Where to begin: earliest (default), latest, an offset (with --partition), or ts:MS, a time in milliseconds since 1970."`
-	Partition int32  `env:"-" default:"-1" help:"Read only this partition; by default all."`
+	Partition int32  `env:"-" default:"-1" placeholder:"N" help:"Read only this partition; by default all."`
 	Max       int64  `env:"-" placeholder:"N" help:"Stop after N records."`
 	ExitAtEnd bool   `env:"-" help:"Stop after the last record that was there at the start."`
 	JSON      bool   `env:"-" help:"Print each record as one line of JSON with its key, offset, timestamp and headers; by default the value and a newline."`

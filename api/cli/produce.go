@@ -24,10 +24,10 @@ type ProduceCmd struct {
 	Connection
 	Topic        string   `arg:"" help:"Topic to write to; a server that creates topics on demand creates it."`
 	KeySeparator string   `env:"-" placeholder:"S" help:"Split each line at the first S into key and value (\\t is a tab)."`
-	Tombstone    bool     `env:"-" help:"A line without separator is a key, and its value is null."`
+	Tombstone    bool     `env:"-" help:"A line without separator is a key, and its value is null; needs --key-separator."`
 	Acks         string   `env:"-" enum:"all,1,0" default:"all" help:"When a record counts as written: all (on disk on every in-sync replica), 1 (leader), 0 (sent)."`
-	Compression  string   `env:"-" enum:"none,gzip,snappy,lz4,zstd" default:"none" help:"Codec of the batches: ${enum}."`
-	Partition    int32    `env:"-" default:"-1" help:"Write to this partition; by default the key decides."`
+	Compression  string   `env:"-" enum:"none,gzip,snappy,lz4,zstd" default:"none" help:"Codec of the batches: none, gzip, snappy, lz4 or zstd."`
+	Partition    int32    `env:"-" default:"-1" placeholder:"N" help:"Write to this partition; by default the key decides."`
 	Header       []string `env:"-" placeholder:"K=V" sep:"none" help:"Header of every record; may be repeated."`
 }
 
@@ -93,6 +93,8 @@ func (c *ProduceCmd) options() ([]kgo.Opt, error) {
 	}
 	opts = append(opts, kgo.ProducerBatchCompression(codec))
 	switch {
+	case c.Tombstone && c.KeySeparator == "":
+		return nil, usagef("--tombstone needs --key-separator: without one, every line is a value")
 	case c.Partition < -1:
 		return nil, usagef("--partition %d: partitions count from 0", c.Partition)
 	case c.Partition >= 0:
@@ -110,7 +112,7 @@ func (c *ProduceCmd) prepare(ctx context.Context, client *kgo.Client, std IO) er
 		case errors.Is(err, errNoTopic):
 			return fmt.Errorf("%w at %s (`leat topic create` makes one)", err, c.Server)
 		case err == nil:
-			std.sayf("topic %s is new, with %d partitions", c.Topic, len(topic.Partitions))
+			std.sayf("topic %s is new, with %s", c.Topic, count(len(topic.Partitions), "partition"))
 		}
 	}
 	if err != nil {
@@ -227,9 +229,9 @@ func (p *production) finish(ctx context.Context, topic string, readErr error, st
 		return fmt.Errorf("%d of %d records written to %s; the first failure is %w", p.mu.written, p.sent, topic, p.mu.first)
 	}
 	if readErr != nil {
-		return fmt.Errorf("%d records written to %s, then %w", p.mu.written, topic, readErr)
+		return fmt.Errorf("%s written to %s, then %w", count(p.mu.written, "record"), topic, readErr)
 	}
-	std.sayf("%d records written to %s", p.mu.written, topic)
+	std.sayf("%s written to %s", count(p.mu.written, "record"), topic)
 	return nil
 }
 

@@ -14,6 +14,7 @@ import (
 	"text/tabwriter"
 
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
@@ -29,8 +30,8 @@ type TopicCmd struct {
 type TopicCreateCmd struct {
 	Connection
 	Topic             string   `arg:"" help:"Name of the topic."`
-	Partitions        int32    `env:"-" default:"-1" help:"Number of partitions; by default the server's num.partitions."`
-	ReplicationFactor int16    `env:"-" default:"-1" help:"Copies of each partition; by default the server's default.replication.factor."`
+	Partitions        int32    `env:"-" default:"-1" placeholder:"N" help:"Number of partitions; by default the server's num.partitions."`
+	ReplicationFactor int16    `env:"-" default:"-1" placeholder:"N" help:"Copies of each partition; by default the server's default.replication.factor."`
 	Config            []string `env:"-" placeholder:"K=V" sep:"none" help:"Config of the topic, named as in Kafka; may be repeated."`
 }
 
@@ -51,7 +52,7 @@ func (c *TopicCreateCmd) Run(ctx context.Context, std IO) error {
 	if err != nil {
 		return fmt.Errorf("create topic %s: %w", c.Topic, detailed(err, resp.ErrMessage))
 	}
-	std.sayf("topic %s created with %d partitions, replication factor %d", c.Topic, resp.NumPartitions, resp.ReplicationFactor)
+	std.sayf("topic %s created with %s, replication factor %d", c.Topic, count(resp.NumPartitions, "partition"), resp.ReplicationFactor)
 	return nil
 }
 
@@ -71,10 +72,13 @@ func parseConfigs(args []string) (map[string]*string, error) {
 	return configs, nil
 }
 
-// detailed adds what the server said to the fixed text of a Kafka error.
+// detailed puts what the server said in the place of the fixed text of a Kafka error, which says less.
 func detailed(err error, message string) error {
-	if message == "" || strings.Contains(err.Error(), message) {
+	if message == "" {
 		return err
+	}
+	if known, ok := errors.AsType[*kerr.Error](err); ok {
+		return fmt.Errorf("%s: %s", known.Message, message)
 	}
 	return fmt.Errorf("%w (%s)", err, message)
 }

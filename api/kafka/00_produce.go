@@ -8,11 +8,11 @@ import (
 	"sync"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kmsg"
+
 	"leat/api"
 	"leat/broker"
 	"leat/storage/record"
-
-	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
 // Produce (key 0), versions 3 to 11; 0 to 2 are advertised and refused, see

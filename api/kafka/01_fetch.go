@@ -6,11 +6,11 @@ import (
 	"sync"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kmsg"
+
 	"leat/api"
 	"leat/broker"
 	"leat/storage/record"
-
-	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
 // Fetch (key 1), versions 4 to 17.

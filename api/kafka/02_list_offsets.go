@@ -3,10 +3,10 @@ package kafka
 import (
 	"context"
 
+	"github.com/twmb/franz-go/pkg/kmsg"
+
 	"leat/api"
 	"leat/broker"
-
-	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
 // ListOffsets (key 2), versions 1 to 10.

@@ -4,10 +4,10 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/twmb/franz-go/pkg/kmsg"
+
 	"leat/api"
 	"leat/broker"
-
-	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
 // Metadata (key 3), versions 0 to 13.

@@ -3,9 +3,9 @@ package kafka
 import (
 	"context"
 
-	"leat/api"
-
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"leat/api"
 )
 
 // FindCoordinator (key 10), versions 0 to 4.

@@ -4,9 +4,9 @@ import (
 	"context"
 	"math"
 
-	"leat/api"
-
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"leat/api"
 )
 
 // ApiVersions (key 18), versions 0 to 4.

@@ -4,9 +4,9 @@ import (
 	"context"
 	"fmt"
 
-	"leat/broker"
-
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"leat/broker"
 )
 
 // CreateTopics (key 19), versions 2 to 7.

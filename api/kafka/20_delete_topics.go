@@ -4,9 +4,9 @@ import (
 	"context"
 	"fmt"
 
-	"leat/broker"
-
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"leat/broker"
 )
 
 // DeleteTopics (key 20), versions 1 to 6.

@@ -3,9 +3,9 @@ package kafka
 import (
 	"context"
 
-	"leat/api"
-
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"leat/api"
 )
 
 // InitProducerId (key 22), versions 0 to 4.

@@ -12,11 +12,11 @@ import (
 	"sync"
 	"testing"
 
-	"leat/storage/record"
-
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"leat/storage/record"
 )
 
 // wiretap keeps what a client sends.

@@ -9,9 +9,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"leat/auth"
-
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"leat/auth"
 )
 
 const (

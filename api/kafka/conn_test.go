@@ -10,10 +10,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kmsg"
+
 	"leat/auth"
 	"leat/broker"
-
-	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
 // Requests sent back to back are answered in order, whatever each waits for,

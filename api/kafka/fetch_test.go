@@ -7,9 +7,9 @@ import (
 	"testing"
 	"time"
 
-	"leat/storage/record"
-
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"leat/storage/record"
 )
 
 // values are the values of the records from an offset on in fetched bytes.

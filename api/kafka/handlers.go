@@ -6,9 +6,9 @@ import (
 	"slices"
 	"time"
 
-	"leat/api"
-
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"leat/api"
 )
 
 // handler is one API.

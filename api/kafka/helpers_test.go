@@ -13,12 +13,12 @@ import (
 	"testing"
 	"time"
 
-	"leat/broker"
-	"leat/storage/record"
-
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/twmb/franz-go/pkg/kmsg"
 	"go.uber.org/goleak"
+
+	"leat/broker"
+	"leat/storage/record"
 )
 
 // No test leaves a goroutine behind.

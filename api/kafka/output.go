@@ -10,9 +10,9 @@ import (
 	"sync/atomic"
 	"syscall"
 
-	"leat/storage/record"
-
 	"golang.org/x/sys/unix"
+
+	"leat/storage/record"
 )
 
 const (

@@ -12,10 +12,10 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/twmb/franz-go/pkg/kmsg"
+
 	"leat/api"
 	"leat/broker"
-
-	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
 // testSection is a section of a file or of memory.

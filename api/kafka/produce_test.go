@@ -10,9 +10,9 @@ import (
 	"strings"
 	"testing"
 
-	"leat/storage/record"
-
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"leat/storage/record"
 )
 
 // Produce answers offsets and log start in every version that is served, and

@@ -11,9 +11,9 @@ import (
 	"syscall"
 	"time"
 
-	"leat/broker"
-
 	"github.com/prometheus/client_golang/prometheus"
+
+	"leat/broker"
 )
 
 // ErrClosed is returned by Serve after Shutdown.

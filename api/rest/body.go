@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"sync"
@@ -34,6 +35,7 @@ var (
 	errTooLarge = errors.New("body too large")
 	errRatio    = errors.New("body expands too far")
 	errWindow   = errors.New("window of a compressed body too large")
+	errChunks   = errors.New("malformed chunked coding")
 	errBudget   = errors.New("too many body bytes in flight")
 )
 
@@ -84,7 +86,7 @@ func (s *Server) readBody(w *responseWriter, r *http.Request, limit int64) (*bod
 		return nil, err
 	}
 	b := &body{budget: &s.budget}
-	wire := &wireReader{src: r.Body, limit: limit, w: w}
+	wire := &wireReader{src: r.Body, limit: limit, w: w, chunked: len(r.TransferEncoding) > 0}
 	defer func() { s.metrics.received.Add(float64(wire.n)) }()
 	if r.ContentLength > limit {
 		err = errTooLarge
@@ -181,6 +183,7 @@ type wireReader struct {
 	limit    int64
 	n        int64
 	w        *responseWriter
+	chunked  bool
 	deadline time.Time
 	ended    bool  // the body was read to its end
 	err      error // the error that ended it otherwise
@@ -203,10 +206,20 @@ func (r *wireReader) Read(p []byte) (int, error) {
 		return 0, r.err
 	case err == io.EOF:
 		r.ended = true
+	case err != nil && r.chunked && !cutOff(err):
+		r.err = fmt.Errorf("%w: %w", errChunks, err)
+		return n, r.err
 	case err != nil:
 		r.err = err
 	}
 	return n, err
+}
+
+// cutOff reports whether the error of a read is of the connection, so that all
+// else is of what came over it.
+func cutOff(err error) bool {
+	_, ok := errors.AsType[net.Error](err)
+	return ok || errors.Is(err, io.ErrUnexpectedEOF)
 }
 
 func bodyProblem(err error, limit int64, coding string) *problem {
@@ -220,7 +233,7 @@ func bodyProblem(err error, limit int64, coding string) *problem {
 		return large
 	case errors.Is(err, errWindow):
 		large.Limit = zstdWindow
-		large.Detail = fmt.Sprintf("the window of a zstd body may have %d bytes", zstdWindow)
+		large.Detail = fmt.Sprintf("the window of a zstd body, which is all of a frame in a single segment, may have %d bytes", zstdWindow)
 		return large
 	case errors.Is(err, errBudget):
 		return &problem{
@@ -232,6 +245,8 @@ func bodyProblem(err error, limit int64, coding string) *problem {
 			Status: http.StatusRequestTimeout, Code: "request_timeout", Title: "Request timeout",
 			Retriable: true, Detail: fmt.Sprintf("no byte of the body came for %d s", int(bodyTimeout.Seconds())),
 		}
+	case errors.Is(err, errChunks):
+		return malformed("the chunked body is malformed: a bad chunk size, chunk end or trailer")
 	case coding != codingIdentity:
 		return malformed("the body is not valid " + coding + ", or ended early")
 	default:

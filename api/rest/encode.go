@@ -5,9 +5,9 @@ import (
 	"encoding/base64"
 	"unicode/utf8"
 
-	"leat/storage/record"
-
 	"github.com/go-json-experiment/json/jsontext"
+
+	"leat/storage/record"
 )
 
 // encoder writes records as JSON objects, in an array or one a line. The bytes

@@ -76,15 +76,14 @@ func (d *decoders) close(coding string, r io.Reader) {
 	}
 }
 
-// zstdReader gives the sizes that the decoder refuses the door's own error.
+// zstdReader gives the windows that the decoder refuses the door's own error.
+// The window of a frame in a single segment is its content, and the decoder
+// tells of one that is too large as of a decoded size.
 type zstdReader struct{ *zstd.Decoder }
 
 func (z zstdReader) Read(p []byte) (int, error) {
 	n, err := z.Decoder.Read(p)
-	switch {
-	case errors.Is(err, zstd.ErrDecoderSizeExceeded):
-		err = errTooLarge
-	case errors.Is(err, zstd.ErrWindowSizeExceeded):
+	if errors.Is(err, zstd.ErrDecoderSizeExceeded) || errors.Is(err, zstd.ErrWindowSizeExceeded) {
 		err = errWindow
 	}
 	return n, err

@@ -136,19 +136,18 @@ func (e *encoder) section(bw *batchWalk, pl plan) error {
 	defer reader.Close()
 	var rec record.Record
 	bw.rewind()
-	for {
+	// What is behind the plan may be damaged and is not looked at.
+	for at := pl.from; at < pl.end; {
 		b, err := bw.next()
-		if err == io.EOF || err == nil && b.BaseOffset() >= pl.end { //nolint:errorlint // next's own signal is never wrapped
-			return nil
-		}
 		if err != nil {
-			return err
+			return damagedAt(at, err)
 		}
+		at = max(at, b.NextOffset())
 		if b.Control() || b.NextOffset() <= pl.from {
 			continue
 		}
 		if err := reader.Reset(b, maxExpanded); err != nil {
-			return damaged(b, err)
+			return damagedAt(b.BaseOffset(), err)
 		}
 		for {
 			err := reader.Next(&rec)
@@ -156,11 +155,12 @@ func (e *encoder) section(bw *batchWalk, pl plan) error {
 				break
 			}
 			if err != nil {
-				return damaged(b, err)
+				return damagedAt(b.BaseOffset(), err)
 			}
 			if rec.Offset >= pl.from {
 				e.record(&rec)
 			}
 		}
 	}
+	return nil
 }

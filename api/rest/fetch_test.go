@@ -15,10 +15,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-json-experiment/json"
+
 	"leat/broker"
 	"leat/storage/record"
-
-	"github.com/go-json-experiment/json"
 )
 
 const recordsOfT0 = "/v1/topics/t/partitions/0/records?"
@@ -257,12 +257,12 @@ func TestAccept(t *testing.T) {
 	d := openDoor(t)
 	d.fill("uncompressed")
 	for accept, want := range map[string]string{
-		"": mediaJSON, "*/*": mediaJSON, "application/*": mediaJSON, "application/json": mediaJSON, "text/html, */*;q=0.1": mediaJSON,
+		"none": mediaJSON, "": mediaJSON, " , ": mediaJSON, "*/*": mediaJSON, "application/*": mediaJSON, "application/json": mediaJSON, "text/html, */*;q=0.1": mediaJSON,
 		"application/x-ndjson": mediaNDJSON, "application/jsonl": mediaNDJSON, "application/json;q=0.5, application/x-ndjson": mediaNDJSON,
 		"application/json;q=0, */*": mediaNDJSON, mediaBatch: mediaBatch, "text/html": "", "application/json;q=0": "", "image/*": "", "application/json;q=x": "",
 	} {
 		headers := []string{"Accept", accept}
-		if accept == "" {
+		if accept == "none" {
 			headers = nil
 		}
 		a := d.do("GET", recordsOfT0+"offset=0", nil, headers...)

@@ -10,10 +10,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-json-experiment/json/jsontext"
+
 	"leat/broker"
 	"leat/storage/record"
-
-	"github.com/go-json-experiment/json/jsontext"
 )
 
 // memorySink keeps what it is given.

@@ -9,9 +9,9 @@ import (
 	"strings"
 	"sync"
 
-	"leat/storage/record"
-
 	"github.com/go-json-experiment/json/jsontext"
+
+	"leat/storage/record"
 )
 
 // maxDepth is how deep arrays and objects of one JSON value may nest.

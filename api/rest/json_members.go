@@ -119,7 +119,7 @@ func (p *jsonParser) base64Member(m member, what string) ([]byte, error) {
 func (p *jsonParser) decode64(text []byte) []byte {
 	from := len(p.scratch)
 	var err error
-	if p.scratch, err = base64.StdEncoding.Strict().AppendDecode(p.scratch, text); err != nil {
+	if p.scratch, err = appendBase64(p.scratch, base64.StdEncoding, text); err != nil {
 		p.complain("want base64 with padding (RFC 4648 section 4)")
 		return nil
 	}
@@ -128,6 +128,15 @@ func (p *jsonParser) decode64(text []byte) []byte {
 		p.scratch = make([]byte, 0, 64)
 	}
 	return p.scratch[from:len(p.scratch):len(p.scratch)]
+}
+
+// appendBase64 decodes what is nothing but the alphabet and its padding; the
+// decoder alone passes over CR and LF.
+func appendBase64(dst []byte, coding *base64.Encoding, text []byte) ([]byte, error) {
+	if i := bytes.IndexAny(text, "\r\n"); i >= 0 {
+		return dst, base64.CorruptInputError(i)
+	}
+	return coding.Strict().AppendDecode(dst, text)
 }
 
 // jsonMember reads any JSON value, of which null means none.

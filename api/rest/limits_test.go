@@ -1,8 +1,12 @@
 package rest
 
 import (
+	"bufio"
 	"bytes"
+	"errors"
+	"io"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"strings"
 	"testing"
@@ -108,6 +112,81 @@ func TestRatio(t *testing.T) {
 	d := openDoor(t)
 	d.topic("t", 1)
 	d.do("POST", produceT+"?value=line", compress(t, codingGzip, make([]byte, 15<<20)), "Content-Type", mediaNDJSON, "Content-Encoding", "gzip").want(t, 413, "request_too_large")
+}
+
+// A zstd frame in a single segment that is smaller than the limit may still
+// have too large a window, and the answer says that this is why.
+func TestZstdWindow(t *testing.T) {
+	d := openDoor(t)
+	d.topic("t", 1)
+	random := make([]byte, 15<<20)
+	rng := rand.NewChaCha8([32]byte{2})
+	_, _ = rng.Read(random)
+	z, err := zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1), zstd.WithSingleSegment(true))
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := d.do("POST", produceT, z.EncodeAll(random, nil), "Content-Type", mediaBytes, "Content-Encoding", "zstd").want(t, 413, "request_too_large")
+	if p := a.problem(t); p.Limit != zstdWindow || !strings.Contains(p.Detail, "window") {
+		t.Errorf("%s", a.body)
+	}
+	if err := z.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// raw sends the text of a request by a connection of its own.
+func (d *door) raw(text string) *answer {
+	d.t.Helper()
+	conn, err := new(net.Dialer).DialContext(d.t.Context(), "tcp", d.addr)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	_, err = io.WriteString(conn, text)
+	if err = errors.Join(err, conn.(*net.TCPConn).CloseWrite()); err != nil {
+		d.t.Fatal(err)
+	}
+	method, _, _ := strings.Cut(text, " ")
+	req, err := http.NewRequestWithContext(d.t.Context(), method, "http://"+d.addr, nil)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	// As the answer to a GET, so that one to CONNECT has a body.
+	res, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	defer func() { _ = res.Body.Close() }()
+	body, err := io.ReadAll(res.Body)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	res.Request = req
+	return &answer{Response: res, body: body}
+}
+
+// A chunked body that is no chunked body is told apart from one that ended
+// early.
+func TestChunkedBody(t *testing.T) {
+	d := openDoor(t)
+	d.topic("t", 1)
+	for _, tc := range []struct{ coding, chunks, detail string }{
+		{"identity", "zz\r\n[{\"value\":1}]\r\n0\r\n\r\n", "the chunked body is malformed"},
+		{"identity", "-1\r\n", "the chunked body is malformed"},
+		{"identity", "\r\n", "the chunked body is malformed"},
+		{"identity", "11111111111111111\r\n", "the chunked body is malformed"},
+		{"identity", "2\r\n[]x\r\n0\r\n\r\n", "the chunked body is malformed"},
+		{"gzip", "zz\r\n", "the chunked body is malformed"},
+		{"identity", "ff\r\n[", "the body ended early"},
+		{"identity", "", "the body ended early"},
+	} {
+		d.raw("POST "+produceT+" HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Encoding: "+tc.coding+
+			"\r\nTransfer-Encoding: chunked\r\n\r\n"+tc.chunks).want(t, 400, "malformed_body").contains(t, tc.detail)
+	}
+	if got := d.end("t"); got != 0 {
+		t.Errorf("end %d", got)
+	}
 }
 
 // The bodies of all requests have one budget; beyond it the answer is 503.

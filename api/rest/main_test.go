@@ -12,9 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"leat/auth"
-	"leat/broker"
-
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/pb33f/libopenapi"
@@ -22,6 +19,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 	"go.uber.org/goleak"
+
+	"leat/auth"
+	"leat/broker"
 )
 
 // TestMain fails if a test leaves a goroutine behind.
@@ -56,6 +56,7 @@ type door struct {
 	server *Server
 	reg    *prometheus.Registry
 	addr   string
+	dir    string // the data directory
 	client *http.Client
 }
 
@@ -71,12 +72,13 @@ func openDoor(t testing.TB, change ...func(*setup)) *door {
 	for _, c := range change {
 		c(s)
 	}
-	b, err := broker.Open(t.Context(), broker.Options{Path: t.TempDir(), Configs: s.configs})
+	dir := t.TempDir()
+	b, err := broker.Open(t.Context(), broker.Options{Path: dir, Configs: s.configs})
 	if err != nil {
 		t.Fatal(err)
 	}
 	s.Broker = b
-	d := &door{t: t, broker: b, server: New(s.Options), reg: reg}
+	d := &door{t: t, broker: b, server: New(s.Options), reg: reg, dir: dir}
 	ln, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -18,15 +18,22 @@ const (
 )
 
 // requestMedia is the request's Content-Type if it is one of offers, without
-// its parameters. header is what tells the client which there are.
+// its parameters, of which charset may only be utf-8. header is what tells the
+// client which there are.
 func requestMedia(w *responseWriter, r *http.Request, header string, offers ...string) (string, error) {
+	if len(r.Header["Content-Type"]) > 1 {
+		return "", &problem{
+			Status: http.StatusBadRequest, Code: "invalid_request", Title: "Invalid request",
+			Detail: "Content-Type is given more than once",
+		}
+	}
 	given := r.Header.Get("Content-Type")
-	media, _, err := mime.ParseMediaType(given)
+	media, args, err := mime.ParseMediaType(given)
 	if media == mediaJSONL {
 		media = mediaNDJSON
 	}
 	for _, offer := range offers {
-		if err == nil && media == offer {
+		if err == nil && media == offer && utf8Only(args) {
 			return media, nil
 		}
 	}
@@ -35,7 +42,9 @@ func requestMedia(w *responseWriter, r *http.Request, header string, offers ...s
 		w.Header().Set(header, list)
 	}
 	detail := "Content-Type is missing; this route takes " + list
-	if given != "" {
+	if !utf8Only(args) {
+		detail = "Content-Type " + strconv.Quote(clip(given)) + " is not taken here: the only charset is utf-8"
+	} else if given != "" {
 		detail = "Content-Type " + strconv.Quote(clip(given)) + " is not taken here; this route takes " + list
 	}
 	return "", &problem{
@@ -44,14 +53,21 @@ func requestMedia(w *responseWriter, r *http.Request, header string, offers ...s
 	}
 }
 
+// utf8Only reports whether the parameters of a media type name no charset but
+// UTF-8.
+func utf8Only(args map[string]string) bool {
+	charset, given := args["charset"]
+	return !given || strings.EqualFold(charset, "utf-8")
+}
+
 // negotiate picks the offer that the Accept header likes best, the first of
-// equals (RFC 9110 section 12.5.1). Without a header it is the first.
+// equals (RFC 9110 section 12.5.1). Without a header, or with an empty one, it
+// is the first.
 func negotiate(r *http.Request, offers ...string) (string, error) {
-	lines := r.Header["Accept"]
-	if len(lines) == 0 {
+	accept := strings.Join(r.Header["Accept"], ",")
+	if strings.Trim(accept, ", \t") == "" {
 		return offers[0], nil
 	}
-	accept := strings.Join(lines, ",")
 	best, bestQ := "", 0.0
 	for _, offer := range offers {
 		if q := quality(accept, offer); q > bestQ {

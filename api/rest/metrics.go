@@ -2,6 +2,7 @@ package rest
 
 import (
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -18,7 +19,7 @@ type metrics struct {
 	recordsOut prometheus.Counter
 }
 
-func newMetrics(reg prometheus.Registerer, b *budget) *metrics {
+func newMetrics(reg prometheus.Registerer, b *budget, conns *atomic.Int64) *metrics {
 	records := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "leat_http_records_total", Help: "Records produced (in) and delivered (out) over HTTP; raw batches out are not counted.",
 	}, []string{"direction"})
@@ -46,7 +47,10 @@ func newMetrics(reg prometheus.Registerer, b *budget) *metrics {
 		reg.MustRegister(m.requests, m.duration, m.received, m.sent, m.sendfile, records,
 			prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 				Name: "leat_http_in_flight_bytes", Help: "Bytes reserved for request bodies being handled.",
-			}, func() float64 { return float64(b.used.Load()) }))
+			}, func() float64 { return float64(b.used.Load()) }),
+			prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+				Name: "leat_http_connections", Help: "Open HTTP connections.",
+			}, func() float64 { return float64(conns.Load()) }))
 	}
 	return m
 }

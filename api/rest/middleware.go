@@ -8,9 +8,9 @@ import (
 	"runtime/debug"
 	"time"
 
-	"leat/auth"
-
 	"github.com/go-chi/chi/v5"
+
+	"leat/auth"
 )
 
 // maxRequestID is the longest request id of a client that is echoed, in bytes.

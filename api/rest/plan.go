@@ -1,8 +1,10 @@
 package rest
 
 import (
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"sync"
 
 	"leat/broker"
@@ -56,7 +58,7 @@ func (bw *batchWalk) next() (record.Batch, error) {
 		size = int64(record.Batch(head).Size())
 	}
 	if size < record.HeaderSize || size > left {
-		return nil, fmt.Errorf("%w: batch length %d with %d bytes left in the section", broker.ErrDamaged, size, left)
+		return nil, fmt.Errorf("%w: batch length %d with %d bytes left in the section", record.ErrCorrupt, size, left)
 	}
 	whole, err := bw.view(size)
 	if err != nil {
@@ -69,7 +71,13 @@ func (bw *batchWalk) next() (record.Batch, error) {
 // view is the next n bytes, which are there.
 func (bw *batchWalk) view(n int64) ([]byte, error) {
 	if bw.pos < bw.from || bw.pos+n > bw.from+int64(len(bw.buf)) {
-		if err := bw.load(min(max(n, planWindow), bw.sec.Len()-bw.pos)); err != nil {
+		window := min(max(n, planWindow), bw.sec.Len()-bw.pos)
+		err := bw.load(window)
+		if err != nil && n < window {
+			// What cannot be read may stand behind what is wanted.
+			err = bw.load(n)
+		}
+		if err != nil {
 			return nil, err
 		}
 	}
@@ -110,34 +118,63 @@ type planner struct {
 	reader record.Reader
 }
 
-// planSection plans the answer to a fetch from the offset from.
+// planSection plans the answer to a fetch from the offset from. It ends before
+// a batch that is damaged or cannot be read, and fails if that is the first
+// that has records to give.
 func planSection(bw *batchWalk, from int64, most limits) (plan, error) {
 	pl := &planner{plan: plan{from: from, end: from}, left: most}
 	defer pl.reader.Close()
 	for {
-		b, err := bw.next()
-		if err == io.EOF { //nolint:errorlint // next's own signal is never wrapped
-			return pl.plan, nil
-		}
-		if err != nil {
-			return pl.plan, err
-		}
-		// A Kafka client checks the sum itself; the reader of JSON cannot.
-		if err := b.VerifyCRC(); err != nil {
-			return pl.plan, damaged(b, err)
-		}
-		whole, err := pl.take(b)
-		if err != nil {
-			return pl.plan, damaged(b, err)
-		}
-		if !whole {
+		good := pl.plan
+		more, err := pl.step(bw)
+		switch {
+		case err != nil && good.records == 0:
+			return good, damagedAt(good.end, err)
+		case err != nil:
+			// The next fetch begins here and tells of it.
+			return good, nil
+		case !more:
 			return pl.plan, nil
 		}
 	}
 }
 
-func damaged(b record.Batch, err error) error {
-	return fmt.Errorf("%w: batch at offset %d: %w", broker.ErrDamaged, b.BaseOffset(), err)
+// damageError is a stored batch that cannot be given out. It is also the kind
+// broker.ErrDamaged.
+type damageError struct {
+	offset int64
+	err    error
+}
+
+func (e *damageError) Error() string {
+	return fmt.Sprintf("%v: batch with offset %d: %v", broker.ErrDamaged, e.offset, e.err)
+}
+
+func (e *damageError) Unwrap() []error { return []error{broker.ErrDamaged, e.err} }
+
+// damagedAt says that the batch with the offset is damaged, unless err is of
+// the file system and says nothing of the batch.
+func damagedAt(offset int64, err error) error {
+	if _, ok := errors.AsType[*fs.PathError](err); ok {
+		return err
+	}
+	return &damageError{offset: offset, err: err}
+}
+
+// step adds the next batch and reports whether to go on behind it.
+func (pl *planner) step(bw *batchWalk) (bool, error) {
+	b, err := bw.next()
+	if err == io.EOF { //nolint:errorlint // next's own signal is never wrapped
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	// A Kafka client checks the sum itself; the reader of JSON cannot.
+	if err := b.VerifyCRC(); err != nil {
+		return false, err
+	}
+	return pl.take(b)
 }
 
 // take adds the batch and reports whether all of it was taken.

@@ -2,16 +2,17 @@ package rest
 
 import (
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"strconv"
 	"time"
 
-	"leat/api"
-	"leat/broker"
-
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
+
+	"leat/api"
+	"leat/broker"
 )
 
 // maxItemErrors is how many errors of single records a problem lists.
@@ -59,8 +60,14 @@ type itemError struct {
 	title   string
 }
 
-// Error is the problem in words, for logs.
-func (p *problem) Error() string { return p.Code + ": " + p.Detail }
+// Error is the problem in words, for logs: it has the cause even where the
+// client is not told.
+func (p *problem) Error() string {
+	if p.cause != nil {
+		return p.Code + ": " + p.cause.Error()
+	}
+	return p.Code + ": " + p.Detail
+}
 
 // Unwrap is the error of the domain that the problem tells of.
 func (p *problem) Unwrap() error { return p.cause }
@@ -74,6 +81,9 @@ func describe(err error) *problem {
 	p := &problem{
 		Status: e.Status, Code: e.Code, Title: e.Title, Detail: e.Detail,
 		Retriable: e.Retriable, MaybeWritten: e.MaybeWritten, cause: err,
+	}
+	if de, ok := errors.AsType[*damageError](err); ok {
+		p.Detail = fmt.Sprintf("the batch with offset %d is damaged", de.offset)
 	}
 	if oe, ok := errors.AsType[*broker.OffsetError](err); ok {
 		p.LogStart, p.LogEnd = &oe.Start, &oe.End

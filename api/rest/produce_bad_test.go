@@ -52,6 +52,9 @@ func TestBadBodies(t *testing.T) {
 		{mediaJSON, `[{"value_str":1}]`, 400, "malformed_body", `want a string`},
 		{mediaJSON, `[{"value_b64":"AA"}]`, 400, "malformed_body", `base64`},
 		{mediaJSON, `[{"value_b64":"_-8="}]`, 400, "malformed_body", `base64`},
+		{mediaJSON, `[{"value_b64":"AA\n=="}]`, 400, "malformed_body", `base64`},
+		{mediaJSON, `[{"value_b64":"AAAA\r\n"}]`, 400, "malformed_body", `base64`},
+		{mediaJSON, `[{"key_b64":"\nAAAA"}]`, 400, "malformed_body", `base64`},
 		{mediaJSON, `[{"value":` + deep(65) + `}]`, 400, "malformed_body", `deeper than 64`},
 		{mediaJSON, `[{"value":` + deep(20_000) + `}]`, 400, "malformed_body", ``},
 		{mediaJSON, strings.Repeat("[", 1<<20), 400, "malformed_body", ``},
@@ -137,6 +140,10 @@ func TestBadProduceRequests(t *testing.T) {
 		{"", []string{"Content-Type", "text/plain"}, 415, "unsupported_media_type", ""},
 		{"", []string{"Content-Type", "application/x-www-form-urlencoded"}, 415, "unsupported_media_type", ""},
 		{"", []string{"Content-Type", "garbage;;="}, 415, "unsupported_media_type", ""},
+		{"", []string{"Content-Type", mediaJSON + "; charset=iso-8859-1"}, 415, "unsupported_media_type", ""},
+		{"?value=line", []string{"Content-Type", mediaNDJSON + "; charset=utf-16"}, 415, "unsupported_media_type", ""},
+		{"", []string{"Content-Type", mediaJSON, "Content-Type", mediaJSON}, 400, "invalid_request", ""},
+		{"", []string{"Content-Type", mediaJSON, "Content-Type", mediaNDJSON}, 400, "invalid_request", ""},
 		{"", []string{"Content-Type", mediaBatch}, 415, "unsupported_media_type", ""},
 		{"", []string{"Content-Type", mediaJSON, "Content-Encoding", "br7"}, 415, "unsupported_content_encoding", ""},
 		{"", []string{"Content-Type", mediaJSON, "Content-Encoding", "gzip, zstd"}, 415, "unsupported_content_encoding", ""},
@@ -169,4 +176,5 @@ func TestBadProduceRequests(t *testing.T) {
 	if got := d.end("t"); got != 0 {
 		t.Errorf("end %d", got)
 	}
+	d.do("POST", produceT, one, "Content-Type", mediaJSON+`; charset="UTF-8"`).want(t, 200, "")
 }

@@ -7,9 +7,9 @@ import (
 	"testing"
 	"time"
 
-	"leat/storage/record"
-
 	"github.com/go-json-experiment/json"
+
+	"leat/storage/record"
 )
 
 // Case 1: null, the empty value, the text null and other text stay four

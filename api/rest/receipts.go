@@ -5,10 +5,10 @@ import (
 	"net/http"
 	"strconv"
 
+	"github.com/go-json-experiment/json/jsontext"
+
 	"leat/api"
 	"leat/broker"
-
-	"github.com/go-json-experiment/json/jsontext"
 )
 
 // outcome is what became of a request's records.

@@ -191,7 +191,7 @@ func parseBytes(rs *records, r *http.Request, text []byte) error {
 		key = []byte(plain[0])
 	case isCoded:
 		var err error
-		if key, err = base64.StdEncoding.Strict().DecodeString(coded[0]); err != nil {
+		if key, err = appendBase64([]byte{}, base64.StdEncoding, []byte(coded[0])); err != nil {
 			return malformed("Record-Key-B64 is not base64")
 		}
 	}

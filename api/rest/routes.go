@@ -7,9 +7,9 @@ import (
 	"strconv"
 	"strings"
 
-	"leat/broker"
-
 	"github.com/go-chi/chi/v5"
+
+	"leat/broker"
 )
 
 // handler answers a request or returns the error that problem.go answers with.
@@ -88,15 +88,24 @@ func (s *Server) notFound(_ *responseWriter, r *http.Request) error {
 	}
 }
 
+// methodNotAllowed answers methods that a path does not have. chi sends methods
+// that it does not know here for any path.
 func (s *Server) methodNotAllowed(w *responseWriter, r *http.Request) error {
+	path := r.URL.EscapedPath()
+	if path == "" {
+		path = "/" // CONNECT names a host and no path
+	}
 	var allow []string
 	for _, m := range []string{http.MethodGet, http.MethodPost, http.MethodPatch, http.MethodDelete} {
-		if s.router.Match(chi.NewRouteContext(), m, r.URL.EscapedPath()) {
+		if s.router.Match(chi.NewRouteContext(), m, path) {
 			allow = append(allow, m)
 			if m == http.MethodGet {
 				allow = append(allow, http.MethodHead)
 			}
 		}
+	}
+	if len(allow) == 0 {
+		return s.notFound(w, r)
 	}
 	w.Header().Set("Allow", strings.Join(allow, ", "))
 	return &problem{

@@ -1,8 +1,12 @@
 package rest
 
 import (
+	"bytes"
+	"io"
 	"net/http"
+	"net/http/httptest"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -51,8 +55,7 @@ func TestRoutesEqualContract(t *testing.T) {
 	}
 }
 
-// The contract is valid OpenAPI 3.1, and its request examples are taken and
-// its response examples fit their schemas.
+// The contract is valid OpenAPI 3.1, and its request examples are taken.
 func TestContractIsValid(t *testing.T) {
 	if ok, errs := responses().ValidateDocument(); !ok {
 		for _, e := range errs {
@@ -99,6 +102,66 @@ func TestContractIsValid(t *testing.T) {
 	if count < 6 {
 		t.Errorf("only %d request examples", count)
 	}
+}
+
+// The response examples of the contract fit their schemas.
+func TestResponseExamples(t *testing.T) {
+	var doc map[string]any
+	if err := yaml.Unmarshal(contract(), &doc); err != nil {
+		t.Fatal(err)
+	}
+	shared := doc["components"].(map[string]any)["responses"].(map[string]any)
+	count := 0
+	for path, item := range doc["paths"].(map[string]any) {
+		for method, op := range item.(map[string]any) {
+			o, ok := op.(map[string]any)
+			if !ok {
+				continue
+			}
+			at := strings.NewReplacer("{topic}", "t", "{partition}", "0", "{file}", "f").Replace(path)
+			req := httptest.NewRequestWithContext(t.Context(), strings.ToUpper(method), at, nil)
+			for code, response := range o["responses"].(map[string]any) {
+				r := response.(map[string]any)
+				if ref, ok := r["$ref"].(string); ok {
+					r = shared[strings.TrimPrefix(ref, "#/components/responses/")].(map[string]any)
+				}
+				count += checkExamples(t, req, code, r)
+			}
+		}
+	}
+	if count < 20 {
+		t.Errorf("only %d response examples", count)
+	}
+}
+
+// checkExamples checks the examples of a response of the contract as answers to
+// the request, and counts them.
+func checkExamples(t *testing.T, req *http.Request, code string, response map[string]any) (count int) {
+	status, err := strconv.Atoi(code)
+	if err != nil {
+		status = http.StatusTeapot // default
+	}
+	contents, _ := response["content"].(map[string]any)
+	for media, content := range contents {
+		for _, example := range examples(content.(map[string]any)) {
+			text, err := json.Marshal(example)
+			if err != nil {
+				t.Fatal(err)
+			}
+			res := &http.Response{StatusCode: status, Header: http.Header{"Content-Type": {media}}, Body: io.NopCloser(bytes.NewReader(text))}
+			headers, _ := response["headers"].(map[string]any)
+			for name := range headers {
+				res.Header.Set(name, "1")
+			}
+			if ok, errs := responses().ValidateHttpResponse(req, res); !ok {
+				for _, e := range errs {
+					t.Errorf("%s %s %s: example breaks the contract: %s: %s\n%s", req.Method, req.URL, code, e.Message, e.Reason, text)
+				}
+			}
+			count++
+		}
+	}
+	return count
 }
 
 func examples(content map[string]any) (out []any) {
@@ -219,6 +282,13 @@ func TestMethods(t *testing.T) {
 		a := d.do(tc.method, tc.path, nil)
 		if a.StatusCode != http.StatusMethodNotAllowed || a.Header.Get("Allow") != tc.allow {
 			t.Errorf("%s %s: %d, Allow %q, want %q", tc.method, tc.path, a.StatusCode, a.Header.Get("Allow"), tc.allow)
+		}
+	}
+	d.do("BREW", "/nowhere", nil).want(t, 404, "not_found")
+	for target, allow := range map[string]string{"example.com:443": "GET, HEAD", "/v1/topics": "GET, HEAD, POST"} {
+		a := d.raw("CONNECT "+target+" HTTP/1.1\r\nHost: example.com:443\r\n\r\n").want(t, 405, "method_not_allowed")
+		if got := a.Header.Get("Allow"); got != allow {
+			t.Errorf("CONNECT %s: Allow %q, want %q", target, got, allow)
 		}
 	}
 	for _, path := range []string{"/healthz", "/readyz", "/openapi.yaml", "/v1/topics", "/v1/topics/t", "/v1/topics/t/partitions/0"} {

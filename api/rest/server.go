@@ -7,12 +7,13 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
-
-	"leat/broker"
 
 	"github.com/go-chi/chi/v5"
 	"github.com/prometheus/client_golang/prometheus"
+
+	"leat/broker"
 )
 
 const (
@@ -38,6 +39,9 @@ type Options struct {
 	// MaxInFlightBytes limits the body bytes of all requests at a time;
 	// beyond it requests get 503. 0 means 512 MiB.
 	MaxInFlightBytes int64
+	// MaxConnections bounds the open connections; more are closed at once.
+	// 0 means no bound but that of the file descriptors.
+	MaxConnections int
 	// AllowOrigins lists the origins that browsers may call from; empty turns
 	// CORS off. See CheckOrigin for the form; others never match.
 	AllowOrigins []string
@@ -73,6 +77,7 @@ type Server struct {
 	origins []origin
 	budget  budget
 	bodies  decoders
+	conns   atomic.Int64 // open connections
 
 	// drain ends the waits of long polls.
 	drain struct {
@@ -97,16 +102,31 @@ func New(opts Options) *Server {
 	s.budget.max = opts.MaxInFlightBytes
 	s.bodies.maxBytes = opts.MaxRequestBytes
 	s.drain.waits = make(map[*wait]struct{})
-	s.metrics = newMetrics(opts.Registerer, &s.budget)
+	s.metrics = newMetrics(opts.Registerer, &s.budget, &s.conns)
 	s.router = s.newRouter()
 	s.http = &http.Server{
 		Handler:           s.router,
 		ReadHeaderTimeout: headerTimeout,
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeaderBytes,
+		ConnState:         s.count,
 		ErrorLog:          slog.NewLogLogger(opts.Logger.Handler(), slog.LevelDebug),
 	}
 	return s
+}
+
+// count keeps the number of connections and closes those beyond the bound as
+// they come.
+func (s *Server) count(c net.Conn, state http.ConnState) {
+	switch state {
+	case http.StateNew:
+		if n := s.conns.Add(1); s.opts.MaxConnections > 0 && n > int64(s.opts.MaxConnections) {
+			_ = c.Close() // nothing was read or written
+		}
+	case http.StateClosed, http.StateHijacked:
+		s.conns.Add(-1)
+	case http.StateActive, http.StateIdle:
+	}
 }
 
 // Handler is the door without a listener, for tests and embedding.

@@ -9,10 +9,10 @@ import (
 	"strconv"
 	"strings"
 
-	"leat/broker"
-
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
+
+	"leat/broker"
 )
 
 const (
@@ -107,7 +107,7 @@ func pageToken(ps params) (string, error) {
 	if !given {
 		return "", nil
 	}
-	name, err := base64.RawURLEncoding.DecodeString(token)
+	name, err := appendBase64(nil, base64.RawURLEncoding, []byte(token))
 	if err != nil || broker.CheckTopicName(string(name)) != nil {
 		return "", invalidParameter("page_token", "want the next_page_token of an earlier answer")
 	}

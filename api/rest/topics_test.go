@@ -122,7 +122,7 @@ func TestTopicPages(t *testing.T) {
 	if got := strings.Join(names, " "); got != "t0 t1 t2 t3 t4" {
 		t.Errorf("%s", got)
 	}
-	for _, query := range []string{"limit=0", "limit=1001", "limit=x", "page_token=!", "page_token=", "page_token=Li4"} {
+	for _, query := range []string{"limit=0", "limit=1001", "limit=x", "page_token=!", "page_token=dA%0A", "page_token=dB", "page_token=", "page_token=Li4"} {
 		d.do("GET", "/v1/topics?"+query, nil).want(t, 400, "invalid_parameter")
 	}
 }

@@ -11,9 +11,9 @@ import (
 	"strings"
 	"testing"
 
-	"leat/storage"
-
 	"github.com/cockroachdb/datadriven"
+
+	"leat/storage"
 )
 
 func id(n byte) storage.TopicID { return storage.TopicID{n, 15: 1} }

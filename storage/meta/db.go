@@ -13,9 +13,9 @@ import (
 	"strings"
 	"sync/atomic"
 
-	"leat/storage/disk"
-
 	"github.com/cockroachdb/pebble/v2"
+
+	"leat/storage/disk"
 )
 
 var (

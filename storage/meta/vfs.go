@@ -9,9 +9,9 @@ import (
 	"strings"
 	"sync/atomic"
 
-	"leat/storage/disk"
-
 	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"leat/storage/disk"
 )
 
 // pebbleFS shows a disk.FS to Pebble. The write categories are for metrics of

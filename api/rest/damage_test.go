@@ -1,0 +1,124 @@
+package rest
+
+import (
+	"bytes"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"leat/broker"
+	"leat/storage/record"
+)
+
+// damage changes the second batch of the only .log there is, given the file and
+// the place of the batch.
+func (d *door) damage(change func(f *os.File, at int64) error) {
+	d.t.Helper()
+	var logs []string
+	err := filepath.WalkDir(filepath.Join(d.dir, "logs"), func(path string, _ fs.DirEntry, err error) error {
+		if filepath.Ext(path) == ".log" {
+			logs = append(logs, path)
+		}
+		return err
+	})
+	if err != nil || len(logs) != 1 {
+		d.t.Fatalf("%v, %v", logs, err)
+	}
+	text, err := os.ReadFile(logs[0])
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	first, _, err := record.Next(text)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	f, err := os.OpenFile(logs[0], os.O_RDWR, 0)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	if err := change(f, int64(len(first))); err != nil {
+		d.t.Fatal(err)
+	}
+}
+
+// overwrite puts bytes into the batch, counted from its start.
+func overwrite(off int64, p ...byte) func(*os.File, int64) error {
+	return func(f *os.File, at int64) error {
+		_, err := f.WriteAt(p, at+off)
+		return err
+	}
+}
+
+// The records before a damaged batch can be read; only the fetch that begins
+// there fails, and says where.
+func TestFetchUpToDamage(t *testing.T) {
+	for name, change := range map[string]func(*os.File, int64) error{
+		"payload":  overwrite(record.HeaderSize+5, 0xff, 0xfe, 0xfd),
+		"length":   overwrite(8, 0x7f, 0xff, 0xff, 0xff),
+		"cut":      func(f *os.File, at int64) error { return f.Truncate(at + 70) },
+		"cut head": func(f *os.File, at int64) error { return f.Truncate(at + 7) },
+	} {
+		for _, codec := range []string{"uncompressed", "zstd"} {
+			t.Run(name+" "+codec, func(t *testing.T) {
+				d := openDoor(t)
+				d.fill(codec)
+				d.damage(change)
+				for _, from := range []int64{0, 2} {
+					if from > 0 && strings.HasPrefix(name, "cut") {
+						// To look up where 2 is, storage reads beyond the end of
+						// such a file.
+						continue
+					}
+					if got, f := d.offsets(fmt.Sprintf("offset=%d", from)); !slices.Equal(got, []int64{0, 1, 2, 3}[from:]) || f.Next != 4 || f.HW != 10 {
+						t.Errorf("from %d: %v %+v", from, got, f)
+					}
+				}
+				a := d.do("GET", recordsOfT0+"offset=0", nil, "Accept", mediaNDJSON).want(t, 200, "")
+				if n := bytes.Count(a.body, []byte("\n")); n != 4 || a.Header.Get("Next-Offset") != "4" {
+					t.Errorf("%d lines, %v", n, a.Header)
+				}
+				p := d.do("GET", recordsOfT0+"offset=4", nil).want(t, 503, "partition_damaged").problem(t)
+				if p.Detail != "the batch with offset 4 is damaged" || p.Retriable {
+					t.Errorf("%+v", p)
+				}
+				if name == "payload" {
+					if got, f := d.offsets("offset=8"); !slices.Equal(got, []int64{8, 9}) || f.Next != 10 {
+						t.Errorf("behind: %v %+v", got, f)
+					}
+				}
+			})
+		}
+	}
+}
+
+// What the answer to a failure of the server hides stands in the log.
+func TestCauseIsLogged(t *testing.T) {
+	lost := &fs.PathError{Op: "read", Path: "/data/x.log", Err: syscall.EIO}
+	for code, err := range map[string]error{
+		"storage_error":     fmt.Errorf("read 61 bytes of a section: %w", lost),
+		"storage_full":      fmt.Errorf("%w: %w", broker.ErrStorageFull, lost),
+		"storage_failed":    describe(fmt.Errorf("%w: %w", broker.ErrStorageFailed, lost)).at("t", 0),
+		"partition_damaged": fmt.Errorf("%w: %w", broker.ErrDamaged, lost),
+		"internal":          fmt.Errorf("what nobody foresaw: %s", lost.Error()),
+	} {
+		var lines bytes.Buffer
+		s := New(Options{Logger: slog.New(slog.NewTextHandler(&lines, nil))})
+		rec := httptest.NewRecorder()
+		r := httptest.NewRequestWithContext(t.Context(), "GET", recordsOfT0+"offset=0", nil)
+		s.fail(newResponseWriter(rec, "id"), r, describe(err).at("t", 0))
+		if got := lines.String(); !strings.Contains(got, "code="+code) || !strings.Contains(got, "read /data/x.log: input/output error") {
+			t.Errorf("%s: log lacks the cause: %s", code, got)
+		}
+		if got := rec.Body.String(); !strings.Contains(got, code) || strings.Contains(got, "/data") || strings.Contains(got, "detail") {
+			t.Errorf("%s: the answer: %s", code, got)
+		}
+	}
+}

@@ -1,0 +1,7 @@
+//go:build race
+
+package record
+
+// bombSize is smaller than without the race detector, which makes the
+// compressors ten times slower.
+const bombSize = 80 << 20
