@@ -373,6 +373,66 @@ func TestWriteErrorIsUndone(t *testing.T) {
 	}
 }
 
+// TestCheckpointNamesSegments proves that a checkpoint speaks of a segment only
+// once its name is durable. Recovery begins a segment behind a sealed one; if
+// its name is lost after a checkpoint named it, the next start must not take the
+// segment that it begins anew for named, or what is appended to it is lost.
+func TestCheckpointNamesSegments(t *testing.T) {
+	t.Parallel()
+	cfg := Config{SegmentBytes: 100}
+	value := strings.Repeat("a", 100)
+	for _, clean := range []bool{false, true} {
+		fs := disk.NewMem()
+		d := openDir(t, fs)
+		if err := d.Create([]LogName{{ID: testID}}); err != nil {
+			t.Fatal(err)
+		}
+		l := openLog(t, d, cfg)
+		mustAppend(t, l, batchOf(t, record.None, nil, value))
+		waitDurable(t, l)
+		// The second segment begins, the first is sealed, and the power is cut
+		// before the second's name is durable.
+		hold := make(chan struct{})
+		fs.SetFault(func(op disk.Op) error {
+			if op.Kind == disk.OpSyncDir && op.Path == l.path {
+				<-hold
+			}
+			return nil
+		})
+		mustAppend(t, l, batchOf(t, record.None, nil, value))
+		eventually(t, "the seal", l.mu.segments[0].sealed.Load)
+		next := fs.CrashClone(0, nil)
+		close(hold)
+		mustClose(t, d)
+
+		// Recovery begins it anew, a checkpoint is written, and the power is cut.
+		fs = next
+		d = openDir(t, fs)
+		if o := openLog(t, d, cfg).Offsets(); o.End != 1 {
+			t.Fatalf("after the cut: %+v", o)
+		}
+		if !clean {
+			forceCheckpoint(t, d)
+			next = fs.CrashClone(0, nil)
+		}
+		mustClose(t, d)
+		if clean {
+			next = fs.CrashClone(0, nil)
+		}
+		d = openDir(t, next)
+		l = openLog(t, d, cfg)
+		mustAppend(t, l, batchOf(t, record.None, nil, "kept"))
+		waitDurable(t, l)
+		last := next.CrashClone(0, nil)
+		mustClose(t, d)
+		d = openDir(t, last)
+		if o := openLog(t, d, cfg).Offsets(); o.End != 2 {
+			t.Errorf("clean %t: a durable record is gone: %+v", clean, o)
+		}
+		mustClose(t, d)
+	}
+}
+
 // TestRecoveredNamesAreDurable proves that a log that was recovered counts as
 // durable only with the names of all its files: a power cut right after the
 // opening takes nothing back, even if the newest segment is empty.

@@ -161,16 +161,13 @@ func (k *keeper) sealOne(l *Log, s *segment) error {
 	if err := syncFault(s.logPath(), h.SyncData()); err != nil {
 		return err
 	}
-	if !named {
-		if err := syncFault(l.path, k.dir.opts.FS.SyncDir(l.path)); err != nil {
-			return err
-		}
+	if err := k.name(l, s, named); err != nil {
+		return err
 	}
 	if err := writeSealed(k.dir.opts.FS, s.stem, head, t.entries, t.times); err != nil {
 		return err
 	}
 	l.mu.Lock()
-	s.named = true
 	s.entries, s.times = nil, nil
 	s.sealed.Store(true)
 	l.mu.Unlock()
@@ -196,14 +193,38 @@ func (k *keeper) checkpoint() error {
 	}
 	if err := k.dir.writeCheckpoint(); err != nil {
 		for _, l := range pending {
-			l.mu.Lock()
-			l.mu.changed = true
-			l.mu.Unlock()
+			_ = l.stillChanged(err)
 		}
 		return err
 	}
 	k.bytes.Add(-bytes)
 	k.dir.metrics.checkpoints.Inc()
+	return nil
+}
+
+// stillChanged says that the next checkpoint must look at the log again, since
+// this one failed with err.
+func (l *Log) stillChanged(err error) error {
+	l.mu.Lock()
+	l.mu.changed = true
+	l.mu.Unlock()
+	return err
+}
+
+// name makes the segment's name durable unless it is: a segment that recovery
+// has begun is part of the durable mark while it is empty and has no durable
+// name yet. A checkpoint must not speak of it before, because the next start
+// takes what a checkpoint speaks of for named.
+func (k *keeper) name(l *Log, s *segment, named bool) error {
+	if named {
+		return nil
+	}
+	if err := syncFault(l.path, k.dir.opts.FS.SyncDir(l.path)); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	s.named = true
+	l.mu.Unlock()
 	return nil
 }
 
@@ -219,11 +240,14 @@ func (k *keeper) record(l *Log) (checkpointRecord, bool, error) {
 	changed := l.mu.changed
 	l.mu.changed = false
 	m, start := l.mu.durable, l.mu.start
-	sealed := m.seg.sealed.Load()
+	sealed, named := m.seg.sealed.Load(), m.seg.named
 	t := m.seg.tail
 	l.mu.Unlock()
 	if !changed {
 		return checkpointRecord{}, false, nil
+	}
+	if err := k.name(l, m.seg, named); err != nil {
+		return checkpointRecord{}, false, l.stillChanged(err)
 	}
 	r := checkpointRecord{
 		logStart: start, activeBase: m.seg.base, activeGen: m.seg.gen, recoveryOffset: m.offset, recoveryPos: m.pos,
@@ -237,10 +261,7 @@ func (k *keeper) record(l *Log) (checkpointRecord, bool, error) {
 	}
 	err := writePending(k.dir.opts.FS, m.seg, &m, t.entries[:m.entries], t.times[:m.times])
 	if err != nil {
-		l.mu.Lock()
-		l.mu.changed = true
-		l.mu.Unlock()
-		return checkpointRecord{}, false, err
+		return checkpointRecord{}, false, l.stillChanged(err)
 	}
 	w := &m.seg.written
 	r.indexEntries, r.indexCRC = uint32(w.entries), w.entriesCRC

@@ -298,8 +298,8 @@ func (r *recovery) finish() error {
 		}
 		l.mu.segments = append(l.mu.segments, next)
 		last = next
-	}
-	if r.known && r.rec.activeBase == last.base {
+	} else if r.known && r.rec.activeBase == last.base {
+		// The checkpoint names no segment before its name is durable.
 		last.named = true
 	}
 	// Whatever has batches counts as durable from here on, so its name must be.
