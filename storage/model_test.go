@@ -17,7 +17,7 @@ import (
 )
 
 var (
-	modelSeeds = flag.Int("seeds", 0, "how many seeds TestModel runs; 0 is LEAT_SEEDS or 60")
+	modelSeeds = flag.Int("seeds", 0, "run TestModel with so many new seeds; 0 is LEAT_SEEDS or 60 seeds that are always the same")
 	modelSeed  = flag.Uint64("seed", 0, "run TestModel with this seed only")
 )
 
@@ -32,7 +32,10 @@ func TestModel(t *testing.T) {
 			seeds = n
 		}
 	}
-	first := uint64(time.Now().UnixNano())
+	first := uint64(1)
+	if *modelSeeds != 0 {
+		first = uint64(time.Now().UnixNano())
+	}
 	if *modelSeed != 0 {
 		first, seeds = *modelSeed, 1
 	}
