@@ -64,37 +64,32 @@ func (t *tail) extend(b record.Batch, interval int) {
 	t.producers = t.producers || b.ProducerID() >= 0
 }
 
-// lookup answers from the two indexes of a segment. The zero entry stands for
-// the beginning of the segment.
-type lookup interface {
-	// floorOffset is the greatest entry with entry.rel <= rel.
-	floorOffset(rel uint32) (entry, error)
-	// floorPos is the greatest entry with entry.pos <= pos.
-	floorPos(pos uint32) (entry, error)
-	// beforeTime is the greatest entry whose ts is less than ts: all records
-	// before it are older.
-	beforeTime(ts int64) (timeEntry, error)
-	// floorTime is the greatest time entry with rel at most rel, and ts -1
-	// if there is none.
-	floorTime(rel uint32) (timeEntry, error)
-}
-
+// noTime is the time entry that stands for none.
 var noTime = timeEntry{ts: -1}
 
-func (t *tail) floorOffset(rel uint32) (entry, error) {
-	return lastOf(t.entries, entry{}, func(e entry) bool { return e.rel <= rel }), nil
+// The lookups of a tail answer from its two indexes; view has the same for
+// sealed segments. The zero entry stands for the beginning of the segment.
+
+// floorOffset is the greatest entry with entry.rel <= rel.
+func (t *tail) floorOffset(rel uint32) entry {
+	return lastOf(t.entries, entry{}, func(e entry) bool { return e.rel <= rel })
 }
 
-func (t *tail) floorPos(pos uint32) (entry, error) {
-	return lastOf(t.entries, entry{}, func(e entry) bool { return e.pos <= pos }), nil
+// floorPos is the greatest entry with entry.pos <= pos.
+func (t *tail) floorPos(pos uint32) entry {
+	return lastOf(t.entries, entry{}, func(e entry) bool { return e.pos <= pos })
 }
 
-func (t *tail) beforeTime(ts int64) (timeEntry, error) {
-	return lastOf(t.times, noTime, func(e timeEntry) bool { return e.ts < ts }), nil
+// beforeTime is the greatest entry whose ts is less than ts: all records before
+// it are older.
+func (t *tail) beforeTime(ts int64) timeEntry {
+	return lastOf(t.times, noTime, func(e timeEntry) bool { return e.ts < ts })
 }
 
-func (t *tail) floorTime(rel uint32) (timeEntry, error) {
-	return lastOf(t.times, noTime, func(e timeEntry) bool { return e.rel <= rel }), nil
+// floorTime is the greatest time entry with rel at most rel, and ts -1 if there
+// is none.
+func (t *tail) floorTime(rel uint32) timeEntry {
+	return lastOf(t.times, noTime, func(e timeEntry) bool { return e.rel <= rel })
 }
 
 // lastOf is the last element that satisfies ok, which holds for a prefix of

@@ -23,8 +23,8 @@ func (l *Log) Read(from int64, maxBytes int, upTo int64) (record.Section, error)
 		return nil, ErrClosed
 	}
 	defer l.leave()
-	v, err := l.view(from, upTo)
-	if err != nil || v == nil {
+	v, found, err := l.view(from, upTo)
+	if err != nil || !found {
 		return nil, err
 	}
 	h, err := l.dir.files.acquire(v.seg)
@@ -49,22 +49,23 @@ type view struct {
 	limitPos int64 // of upTo within the segment; -1 if it must be looked up
 }
 
-// view finds the segment for a read; nil if there is nothing to read.
-func (l *Log) view(from, upTo int64) (*view, error) {
+// view finds the segment for a read; found is false if there is nothing to
+// read.
+func (l *Log) view(from, upTo int64) (v view, found bool, err error) {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	upTo = min(upTo, l.mu.end)
 	if from < l.mu.start || from > l.mu.end {
-		return nil, &OffsetError{Offset: from, Start: l.mu.start, End: l.mu.end}
+		return view{}, false, &OffsetError{Offset: from, Start: l.mu.start, End: l.mu.end}
 	}
 	if from >= upTo {
-		return nil, nil
+		return view{}, false, nil
 	}
 	s := l.mu.segments[segmentIndex(l.mu.segments, from)]
-	v := &view{log: l, seg: s, tail: s.tail, sealed: s.sealed.Load()}
+	v = view{log: l, seg: s, tail: s.tail, sealed: s.sealed.Load()}
 	v.startPos = l.knownPosLocked(s, from)
 	v.limitPos = l.knownPosLocked(s, upTo)
-	return v, nil
+	return v, true, nil
 }
 
 // segmentIndex is the index of the segment that has the offset.
@@ -91,12 +92,40 @@ func (l *Log) knownPosLocked(s *segment, offset int64) int64 {
 	return -1
 }
 
-// lookup answers from the segment's indexes.
-func (v *view) lookup() lookup {
+// The lookups answer from the segment's indexes, wherever they are. There is no
+// interface for the two places, because a view behind one would cost every
+// read an allocation.
+
+func (v *view) floorOffset(rel uint32) (entry, error) {
 	if v.sealed {
-		return &sealedLookup{tables: v.log.dir.tables, files: v.log.dir.files, seg: v.seg, interval: v.log.config.Load().IndexInterval}
+		return v.tables().floorOffset(rel)
 	}
-	return &v.tail
+	return v.tail.floorOffset(rel), nil
+}
+
+func (v *view) floorPos(pos uint32) (entry, error) {
+	if v.sealed {
+		return v.tables().floorPos(pos)
+	}
+	return v.tail.floorPos(pos), nil
+}
+
+func (v *view) beforeTime(ts int64) (timeEntry, error) {
+	if v.sealed {
+		return v.tables().beforeTime(ts)
+	}
+	return v.tail.beforeTime(ts), nil
+}
+
+func (v *view) floorTime(rel uint32) (timeEntry, error) {
+	if v.sealed {
+		return v.tables().floorTime(rel)
+	}
+	return v.tail.floorTime(rel), nil
+}
+
+func (v *view) tables() *sealedLookup {
+	return &sealedLookup{tables: v.log.dir.tables, files: v.log.dir.files, seg: v.seg, interval: v.log.config.Load().IndexInterval}
 }
 
 // bounds finds the byte range for a read, and the offset where it ends.
@@ -116,7 +145,7 @@ func (v *view) bounds(h *handle, from, maxBytes, upTo int64) (start int64, end p
 	}
 	// Entries are batch boundaries, so the greatest one within reach is where
 	// the next read can go on without looking.
-	cut, err := v.lookup().floorPos(uint32(atMost))
+	cut, err := v.floorPos(uint32(atMost))
 	if err != nil {
 		return 0, point{}, err
 	}
@@ -138,7 +167,7 @@ func (v *view) limit(h *handle, upTo, enough int64) (point, error) {
 	if v.limitPos >= 0 {
 		return point{offset: min(upTo, v.tail.next), pos: v.limitPos}, nil
 	}
-	e, err := v.lookup().floorOffset(uint32(upTo - v.seg.base))
+	e, err := v.floorOffset(uint32(upTo - v.seg.base))
 	if err != nil || int64(e.pos) > enough {
 		return v.point(e), err
 	}
@@ -147,7 +176,7 @@ func (v *view) limit(h *handle, upTo, enough int64) (point, error) {
 
 // find is where the batch begins that contains offset.
 func (v *view) find(h *handle, offset int64) (point, error) {
-	e, err := v.lookup().floorOffset(uint32(offset - v.seg.base))
+	e, err := v.floorOffset(uint32(offset - v.seg.base))
 	if err != nil {
 		return point{}, err
 	}

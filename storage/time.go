@@ -27,7 +27,7 @@ func (l *Log) FindTime(ts, upTo int64) (offset, timestamp int64, err error) {
 		if v.tail.maxTimestamp < ts {
 			continue
 		}
-		e, err := v.lookup().beforeTime(ts)
+		e, err := v.beforeTime(ts)
 		if err != nil {
 			return -1, -1, err
 		}
@@ -63,7 +63,7 @@ func (l *Log) FindMaxTime(upTo int64) (offset, timestamp int64, err error) {
 	if best == nil {
 		return -1, -1, nil
 	}
-	e, err := best.lookup().beforeTime(latest)
+	e, err := best.beforeTime(latest)
 	if err != nil {
 		return -1, -1, err
 	}
@@ -107,7 +107,7 @@ func (v *view) firstRecord(rel, upTo, ts int64) (offset, timestamp int64, err er
 
 // maxBefore is the greatest timestamp of the segment's records below upTo.
 func (v *view) maxBefore(upTo int64) (int64, error) {
-	e, err := v.lookup().floorTime(uint32(upTo - v.seg.base))
+	e, err := v.floorTime(uint32(upTo - v.seg.base))
 	if err != nil {
 		return -1, err
 	}
