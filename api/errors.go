@@ -24,7 +24,6 @@ const (
 	KafkaMessageTooLarge             int16 = 10
 	KafkaInvalidTopic                int16 = 17
 	KafkaNotEnoughReplicas           int16 = 19
-	KafkaNotEnoughReplicasAfter      int16 = 20
 	KafkaInvalidRequiredAcks         int16 = 21
 	KafkaInvalidGroupID              int16 = 24
 	KafkaTopicAuthorization          int16 = 29
@@ -120,8 +119,6 @@ var table = []row{
 	{broker.ErrInvalidRequest, KafkaInvalidRequest, http.StatusBadRequest, "invalid_request", "Invalid request", final, show},
 	{broker.ErrInvalidAcks, KafkaInvalidRequiredAcks, http.StatusBadRequest, "invalid_acks", "Invalid required acks", final, show},
 	{broker.ErrNotEnoughReplicas, KafkaNotEnoughReplicas, http.StatusServiceUnavailable, "not_enough_replicas", "Not enough in-sync replicas", retry, show},
-	{broker.ErrNotEnoughReplicasAfter, KafkaNotEnoughReplicasAfter, http.StatusServiceUnavailable, "not_enough_replicas_after_append", "Not enough in-sync replicas after the append", unclear, show},
-	{broker.ErrNotLeader, KafkaNotLeaderOrFollower, http.StatusServiceUnavailable, "no_leader", "No leader here for the partition", retry, show},
 	{broker.ErrFencedEpoch, KafkaFencedLeaderEpoch, http.StatusConflict, "fenced_leader_epoch", "Fenced leader epoch", retry, show},
 	{broker.ErrUnknownEpoch, KafkaUnknownLeaderEpoch, http.StatusServiceUnavailable, "unknown_leader_epoch", "Unknown leader epoch", retry, show},
 	{broker.ErrTimedOut, KafkaRequestTimedOut, http.StatusGatewayTimeout, "ack_timeout", "Timed out waiting for acknowledgement", unclear, show},

@@ -20,8 +20,6 @@ var (
 	ErrInvalidRequest          = errors.New("invalid request")
 	ErrInvalidAcks             = errors.New("invalid required acks")
 	ErrNotEnoughReplicas       = errors.New("not enough in-sync replicas")
-	ErrNotEnoughReplicasAfter  = errors.New("not enough in-sync replicas after the append")
-	ErrNotLeader               = errors.New("not the leader of the partition")
 	ErrFencedEpoch             = errors.New("fenced leader epoch")
 	ErrUnknownEpoch            = errors.New("unknown leader epoch")
 	ErrTimedOut                = errors.New("timed out waiting for acknowledgement")

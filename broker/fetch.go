@@ -54,11 +54,7 @@ type FetchResult struct {
 // once if something failed or enough is there; else it waits for more until
 // MaxWait is over, ctx ends or the broker closes, and returns what is there.
 func (b *Broker) Fetch(ctx context.Context, p auth.Principal, req *FetchRequest) []FetchResult {
-	f := &fetch{broker: b, req: req, results: make([]FetchResult, len(req.Partitions))}
-	if f.parts = f.few[:0]; len(req.Partitions) > len(f.few) {
-		f.parts = make([]*partition, 0, len(req.Partitions))
-	}
-	f.parts = f.parts[:len(req.Partitions)]
+	f := &fetch{broker: b, req: req, parts: make([]*partition, len(req.Partitions)), results: make([]FetchResult, len(req.Partitions))}
 	f.resolve(p)
 	if f.read() || req.MaxWait <= 0 || len(req.Partitions) == 0 {
 		return f.results
@@ -80,7 +76,6 @@ type fetch struct {
 	broker  *Broker
 	req     *FetchRequest
 	parts   []*partition
-	few     [4]*partition // what parts uses for a small request
 	results []FetchResult
 }
 

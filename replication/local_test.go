@@ -2,7 +2,6 @@ package replication
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -87,7 +86,10 @@ func TestLocalLog(t *testing.T) {
 	}
 	first, last, n := uint64(0), uint64(0), 0
 	err := db.Scan([]byte{meta.PrefixLog}, func(key, value []byte) error {
-		index := binary.BigEndian.Uint64(key[1:])
+		index, ok := meta.LogIndex(key)
+		if !ok {
+			t.Errorf("key %q", key)
+		}
 		if n == 0 {
 			first = index
 		} else if index != last+1 {

@@ -85,8 +85,6 @@ func (p *producers) setExpiration(d time.Duration) {
 	p.expiration = d
 }
 
-func (p *producers) len() int { return len(p.byID) }
-
 // check judges a batch that is about to be appended; s needs no offsets. It
 // changes nothing. The error is ErrOutOfOrderSequence or ErrProducerEpoch.
 func (p *producers) check(s sequence, now time.Time) (verdict, error) {

@@ -172,3 +172,6 @@ func TestProducerNext(t *testing.T) {
 		t.Errorf("first sequence %d", got)
 	}
 }
+
+// len counts the producers.
+func (p *producers) len() int { return len(p.byID) }

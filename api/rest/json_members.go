@@ -12,7 +12,7 @@ import (
 func (p *jsonParser) recordMember(name []byte) (err error) {
 	switch string(name) {
 	case "key":
-		p.key, err = p.stringOrNull(memberKey, "key")
+		p.key, err = p.keyMember()
 	case "key_str":
 		p.key, err = p.stringMember(memberKey, "key")
 	case "key_b64":
@@ -88,24 +88,27 @@ func (p *jsonParser) stringMember(m member, what string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if raw[0] != '"' {
-		p.complain("want a string")
-		return nil, nil
-	}
-	return p.unquote(raw), nil
+	return p.stringOf(raw, "want a string"), nil
 }
 
-func (p *jsonParser) stringOrNull(m member, what string) ([]byte, error) {
-	p.once(m, what)
+// keyMember reads a key that is a string or null.
+func (p *jsonParser) keyMember() ([]byte, error) {
+	p.once(memberKey, "key")
 	raw, err := p.raw()
 	if err != nil || raw[0] == 'n' {
 		return nil, err
 	}
+	return p.stringOf(raw, "key must be a string or null; key_json takes any JSON value"), nil
+}
+
+// stringOf is the text of a JSON string; of anything else it is nil, and what is
+// wrong is noted.
+func (p *jsonParser) stringOf(raw []byte, complaint string) []byte {
 	if raw[0] != '"' {
-		p.complain("key must be a string or null; key_json takes any JSON value")
-		return nil, nil
+		p.complain(complaint)
+		return nil
 	}
-	return p.unquote(raw), nil
+	return p.unquote(raw)
 }
 
 func (p *jsonParser) base64Member(m member, what string) ([]byte, error) {

@@ -178,23 +178,7 @@ func serveFile(name string, serve func(*net.TCPConn, *os.File) error) error {
 	if err != nil {
 		return err
 	}
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return err
-	}
-	if err := announce(ln.Addr()); err != nil {
-		return err
-	}
-	for {
-		nc, err := ln.Accept()
-		if err != nil {
-			return err
-		}
-		go func() {
-			defer nc.Close()                   //nolint:errcheck // the client has gone
-			_ = serve(nc.(*net.TCPConn), file) // it ends when the client goes
-		}()
-	}
+	return serveConns(func(nc *net.TCPConn) error { return serve(nc, file) })
 }
 
 // ask reads a request of the bare loops.

@@ -103,11 +103,8 @@ func serveLines(args []string) error {
 	if err != nil {
 		return err
 	}
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	ln, err := listen()
 	if err != nil {
-		return err
-	}
-	if err := announce(ln.Addr()); err != nil {
 		return err
 	}
 	mux := http.NewServeMux()

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -159,8 +160,31 @@ func startBare(b *testing.B, role string, args ...string) *bare {
 	return s
 }
 
-// announce says where a bare server listens.
-func announce(addr fmt.Stringer) error {
-	_, err := fmt.Fprintln(os.Stdout, addr)
-	return err
+// listen binds a bare server's port and says where it listens.
+func listen() (net.Listener, error) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	_, err = fmt.Fprintln(os.Stdout, ln.Addr())
+	return ln, err
+}
+
+// serveConns is a bare server over TCP: serve has one connection each until the
+// client goes.
+func serveConns(serve func(*net.TCPConn) error) error {
+	ln, err := listen()
+	if err != nil {
+		return err
+	}
+	for {
+		nc, err := ln.Accept()
+		if err != nil {
+			return err
+		}
+		go func() {
+			defer nc.Close()             //nolint:errcheck // the client has gone
+			_ = serve(nc.(*net.TCPConn)) // it ends when the client goes
+		}()
+	}
 }

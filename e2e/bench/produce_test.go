@@ -77,23 +77,7 @@ func serveReceive(args []string) error {
 	if err != nil {
 		return err
 	}
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return err
-	}
-	if err := announce(ln.Addr()); err != nil {
-		return err
-	}
-	for {
-		nc, err := ln.Accept()
-		if err != nil {
-			return err
-		}
-		go func() {
-			defer nc.Close()         //nolint:errcheck // the client has gone
-			_ = receive(nc, nc, log) // it ends when the client goes
-		}()
-	}
+	return serveConns(func(nc *net.TCPConn) error { return receive(nc, nc, log) })
 }
 
 func receive(w io.Writer, src io.Reader, log *logFile) error {
