@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 
 	"golang.org/x/sync/errgroup"
@@ -24,9 +26,10 @@ type TopicID = storage.TopicID
 // Broker is one node: its data directory and what it serves from it. Its
 // methods are safe for concurrent use.
 type Broker struct {
-	opts     Options
-	log      *slog.Logger
-	configs  serverConfigs
+	opts Options
+	log  *slog.Logger
+	// static is what the operator set at the start, by server name.
+	static   map[string]string
 	dir      *storage.Dir
 	db       *meta.DB
 	proposer controller.Proposer
@@ -42,7 +45,8 @@ type Broker struct {
 	damaged map[storage.ID]bool
 	mu      struct {
 		sync.RWMutex
-		parts map[storage.ID]*partition
+		topics map[TopicID]*topic
+		parts  map[storage.ID]*partition
 	}
 }
 
@@ -52,14 +56,14 @@ type Broker struct {
 // opening only.
 func Open(ctx context.Context, opts Options) (*Broker, error) {
 	opts.setDefaults()
-	configs, err := newServerConfigs(opts.Configs)
+	static, err := checkServerConfigs(opts.Configs)
 	if err != nil {
 		return nil, err
 	}
-	b := &Broker{opts: opts, log: opts.Logger.With(slog.String("component", "broker")), configs: configs, admin: newTurn()}
+	b := &Broker{opts: opts, log: opts.Logger.With(slog.String("component", "broker")), static: static, admin: newTurn()}
 	b.ids.turn = newTurn()
 	b.done, b.stop = context.WithCancelCause(context.WithoutCancel(ctx))
-	b.mu.parts, b.damaged = map[storage.ID]*partition{}, map[storage.ID]bool{}
+	b.mu.topics, b.mu.parts, b.damaged = map[TopicID]*topic{}, map[storage.ID]*partition{}, map[storage.ID]bool{}
 	b.metrics = newMetrics(opts.Registerer, b)
 	if err := b.open(ctx); err != nil {
 		return nil, errors.Join(err, b.Close())
@@ -140,14 +144,19 @@ func (b *Broker) tidy(ctx context.Context) error {
 func (b *Broker) openLogs(ctx context.Context) (map[storage.ID]*storage.Log, error) {
 	var mu sync.Mutex
 	logs := map[storage.ID]*storage.Log{}
+	starts, err := b.readStarts()
+	if err != nil {
+		return nil, err
+	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(openers())
+	configs := b.configs()
 	for _, t := range b.proposer.State().Topics() {
-		cfg := b.configs.settings(t.Configs).log
+		cfg := configs.settings(t.Configs).log
 		for i := range t.Partitions {
 			id := storage.ID{Topic: t.ID, Partition: int32(i)}
 			g.Go(func() error {
-				l, err := b.dir.OpenLog(ctx, id, t.Name, cfg)
+				l, err := b.dir.OpenLog(ctx, id, t.Name, cfg, starts[id])
 				if errors.Is(err, storage.ErrCorrupt) {
 					b.log.Error("partition is damaged and not served", slog.String("topic", t.Name), slog.Int("partition", i), slog.Any("err", err))
 					mu.Lock()
@@ -186,9 +195,13 @@ func (b *Broker) lead(ctx context.Context, logs map[storage.ID]*storage.Log) err
 	state := b.proposer.State()
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	for _, t := range state.Topics() {
+		b.addTopicLocked(t.ID, t.Name)
+	}
+	configs := b.configs()
 	for id, l := range logs {
 		t := state.Topic(id.Topic)
-		b.mu.parts[id] = newPartition(id, t.Name, who.NodeID, l, t.Partitions[id.Partition], b.configs.settings(t.Configs))
+		b.mu.parts[id] = newPartition(id, b.mu.topics[id.Topic], who.NodeID, l, t.Partitions[id.Partition], configs.settings(t.Configs))
 	}
 	return nil
 }
@@ -217,10 +230,21 @@ func (b *Broker) Close() error {
 // endAll stops every partition and wakes all who wait.
 func (b *Broker) endAll(why error) {
 	b.mu.RLock()
-	defer b.mu.RUnlock()
-	for _, p := range b.mu.parts {
+	topics := slices.Collect(maps.Values(b.mu.topics))
+	b.mu.RUnlock()
+	for _, t := range topics {
+		t.end(why)
+	}
+	for _, p := range b.partitions() {
 		p.end(why)
 	}
+}
+
+// partitions lists the partitions that this node serves.
+func (b *Broker) partitions() []*partition {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	return slices.Collect(maps.Values(b.mu.parts))
 }
 
 // failed is told once by each store when its disk has failed: what waits to be
@@ -230,17 +254,23 @@ func (b *Broker) failed(err error) {
 	b.opts.OnFailure(err)
 }
 
-// readError is the error of a read as clients get it: damage of what is stored
-// is not taken for damage of what a client sent. The operator is told once for
+// readError is the error of a read as clients get it: a log that was closed
+// says why, and damage of what is stored is not taken for damage of what a
+// client sent. The operator is told once for
 // each partition.
 func (b *Broker) readError(p *partition, err error) error {
+	if errors.Is(err, storage.ErrClosed) {
+		if gone := p.err(); gone != nil {
+			return gone
+		}
+	}
 	if !errors.Is(err, storage.ErrCorrupt) {
 		return err
 	}
 	if !p.damaged.Swap(true) {
-		b.log.Error("partition is damaged", slog.String("topic", p.topic), slog.Int("partition", int(p.id.Partition)), slog.Any("err", err))
+		b.log.Error("partition is damaged", slog.String("topic", p.topic.name), slog.Int("partition", int(p.id.Partition)), slog.Any("err", err))
 	}
-	return fmt.Errorf("%w: %s/%d", ErrDamaged, p.topic, p.id.Partition)
+	return fmt.Errorf("%w: %s/%d", ErrDamaged, p.topic.name, p.id.Partition)
 }
 
 // flushed is told by storage that a log's durable end rose.
@@ -280,6 +310,14 @@ func (b *Broker) Ready() error {
 		return ErrShuttingDown
 	}
 	return b.dir.Failed()
+}
+
+// allowedCluster is nil if p may do op to the cluster.
+func (b *Broker) allowedCluster(p auth.Principal, op auth.Operation) error {
+	if !b.opts.Authorizer.Allowed(p, op, auth.Resource{Type: auth.Cluster, Name: auth.ClusterName}) {
+		return ErrClusterAuthorization
+	}
+	return nil
 }
 
 // allowed reports whether p may do op to a topic.
@@ -331,6 +369,6 @@ func (b *Broker) partition(t *controller.Topic, index int32) (*partition, error)
 	case b.damaged[id]:
 		return nil, fmt.Errorf("%w: %s/%d", ErrDamaged, t.Name, index)
 	default: // after t was looked up
-		return nil, fmt.Errorf("%w: %q was deleted", ErrUnknownTopic, t.Name)
+		return nil, deleted(t.Name)
 	}
 }

@@ -207,6 +207,44 @@ func TestFetchWaits(t *testing.T) {
 	}
 }
 
+// A waiting fetch gathers until it has enough, from partitions that come one
+// after the other, and goes at once when what came does not fit any more.
+func TestFetchGathers(t *testing.T) {
+	b := open(t, disk.NewMem(), nil)
+	create(t, b, "t", 3, nil)
+	one := len(batch(t, strings.Repeat("x", 500)))
+	for _, tc := range []struct {
+		name       string
+		minBytes   int
+		maxBytes   int
+		partitions []int32
+		want       int // records
+	}{
+		{"enough after three", 3 * one, 1 << 20, []int32{2, 0, 1}, 3},
+		{"enough in one", 2 * one, 1 << 20, []int32{1, 1}, 2},
+		{"the second does not fit", 3 * one, 2*one - 1, []int32{2, 0}, 1},
+		{"full", 3 * one, one, []int32{1}, 1},
+	} {
+		req := &FetchRequest{MaxWait: time.Hour, MinBytes: tc.minBytes, MaxBytes: tc.maxBytes}
+		for p := range int32(3) {
+			o := b.ListOffsets(t.Context(), auth.Anonymous, []OffsetQuery{{Topic: "t", Partition: p, Timestamp: OffsetLatest, Epoch: -1}})[0]
+			req.Partitions = append(req.Partitions, FetchPartition{Topic: "t", Partition: p, Offset: o.Offset, Epoch: -1, MaxBytes: 1 << 20})
+		}
+		done := make(chan []FetchResult)
+		go func() { done <- b.Fetch(t.Context(), auth.Anonymous, req) }()
+		for _, p := range tc.partitions {
+			produce(t, b, AcksAll, "t", p, strings.Repeat("x", 500))
+		}
+		got := 0
+		for _, r := range <-done {
+			got += len(values(t, r))
+		}
+		if got != tc.want {
+			t.Errorf("%s: %d records, want %d", tc.name, got, tc.want)
+		}
+	}
+}
+
 // Closing the broker and deleting a topic end the waits on it.
 func TestWaitsEnd(t *testing.T) {
 	b, err := Open(t.Context(), Options{FS: disk.NewMem(), Path: "/data"})

@@ -26,9 +26,11 @@ type ConfigSource int8
 
 // The sources that Leat has.
 const (
-	SourceTopic   ConfigSource = 1
-	SourceServer  ConfigSource = 4
-	SourceDefault ConfigSource = 5
+	SourceTopic          ConfigSource = 1
+	SourceDynamicBroker  ConfigSource = 2
+	SourceDynamicDefault ConfigSource = 3
+	SourceServer         ConfigSource = 4
+	SourceDefault        ConfigSource = 5
 )
 
 // ConfigEntry is one config with its value in force.
@@ -36,18 +38,41 @@ type ConfigEntry struct {
 	Name, Value string
 	Source      ConfigSource
 	Type        ConfigType
+	// ReadOnly says that it cannot be changed while the server runs.
+	ReadOnly bool
+	// Synonyms are all places where the value is set, the one in force first
+	// and the default last.
+	Synonyms []ConfigSynonym
 	// Doc says what it does, in a sentence or two.
 	Doc string
+}
+
+// ConfigSynonym is a value of a config at one of the places where it is set.
+type ConfigSynonym struct {
+	Name, Value string
+	Source      ConfigSource
 }
 
 // Default reports whether nobody set the value.
 func (e ConfigEntry) Default() bool { return e.Source == SourceDefault }
 
-// ConfigChange sets a config, or with a nil Value takes it back to its
-// default.
+// ConfigOp says what a ConfigChange does, with Kafka's numbers (KIP-339).
+type ConfigOp int8
+
+// The ways to change a config. Append and subtract are for lists.
+const (
+	ConfigSet      ConfigOp = 0
+	ConfigDelete   ConfigOp = 1
+	ConfigAppend   ConfigOp = 2
+	ConfigSubtract ConfigOp = 3
+)
+
+// ConfigChange changes a config. ConfigDelete, or ConfigSet with a nil Value,
+// takes it back to what is in force without it.
 type ConfigChange struct {
 	Name  string
 	Value *string
+	Op    ConfigOp
 }
 
 // configDef is one config of the table: what it is called for a topic and for
@@ -165,65 +190,4 @@ func checkTopicConfigs(values map[string]string) error {
 		}
 	}
 	return nil
-}
-
-// serverConfigs holds what the operator set, by server name.
-type serverConfigs map[string]string
-
-func newServerConfigs(set map[string]string) (serverConfigs, error) {
-	out := serverConfigs{}
-	for name, v := range set {
-		d := serverConfig(name)
-		if name == "" || d == nil {
-			return nil, fmt.Errorf("%w: unknown config %q", ErrInvalidConfig, name)
-		}
-		if err := d.check(v); err != nil {
-			return nil, fmt.Errorf("%w: %s: %w", ErrInvalidConfig, name, err)
-		}
-		if _, twice := out[d.server]; twice {
-			return nil, fmt.Errorf("%w: %s is set twice, by its two names", ErrInvalidConfig, d.server)
-		}
-		out[d.server] = v
-	}
-	return out, nil
-}
-
-// value is a server config in force.
-func (s serverConfigs) value(name string) string {
-	if v, ok := s[name]; ok {
-		return v
-	}
-	return serverConfig(name).value
-}
-
-func (s serverConfigs) number(name string) int64 { return number(s.value(name)) }
-
-// number reads a value that its check let through.
-func number(v string) int64 {
-	n, _ := strconv.ParseInt(v, 10, 64)
-	return n
-}
-
-// entry is a topic's config in force, given what was set for the topic.
-func (s serverConfigs) entry(d *configDef, set map[string]string) ConfigEntry {
-	e := ConfigEntry{Name: d.topic, Value: d.value, Source: SourceDefault, Type: d.kind, Doc: d.doc}
-	if v, ok := s[d.server]; ok {
-		e.Value, e.Source = v, SourceServer
-	}
-	if v, ok := set[d.topic]; ok {
-		e.Value, e.Source = v, SourceTopic
-	}
-	return e
-}
-
-// entries lists all of a topic's configs by name.
-func (s serverConfigs) entries(set map[string]string) []ConfigEntry {
-	var out []ConfigEntry
-	for i := range configs {
-		if configs[i].topic != "" {
-			out = append(out, s.entry(&configs[i], set))
-		}
-	}
-	slices.SortFunc(out, func(a, b ConfigEntry) int { return strings.Compare(a.Name, b.Name) })
-	return out
 }

@@ -15,16 +15,28 @@
 //
 // # A fetch
 //
-// Fetch reads every partition once. If that is less than asked it parks one
-// waiter on all of them, and reads again when a watermark passes the fetch
-// offset, until there is enough or the wait is over. Nothing is copied: results
+// Fetch reads every partition once. If that is less than asked it parks on all
+// of them, and when a watermark passes the fetch offset reads that partition
+// again, until there is enough or the wait is over. Nothing is copied: results
 // are sections of segment files, which the caller must release.
+//
+// # A stream
+//
+// Tail is a position in each of some partitions and no goroutine. It parks in
+// the same lists as a fetch (wait.go); whoever raises a watermark calls its
+// wake, and its owner then asks which partition is next.
+//
+// # Configs
+//
+// What is in force for a topic is the first of: set for the topic, for this
+// server, for all servers (these three are metadata and change at once),
+// at the start, the default.
 //
 // # Lock order
 //
-// Broker.mu, then partition.mu. No lock is held over disk, network or a
-// channel. Topic changes are serialised by one token (Broker.admin), which may
-// be held over disk.
+// Broker.mu, then topic.mu, then partition.mu, then waiter.mu. No lock is held
+// over disk, network, a channel or a wake. Changes of topics and configs are
+// serialised by one token (Broker.admin), which may be held over disk.
 //
 // The doors and main may import it.
 package broker

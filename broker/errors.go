@@ -28,12 +28,14 @@ var (
 	ErrUnsupportedForTimestamp = errors.New("timestamp type not supported")
 	ErrShuttingDown            = errors.New("server is shutting down")
 	ErrDamaged                 = errors.New("partition is damaged")
+	ErrPolicyViolation         = errors.New("policy violation")
 )
 
 // Errors that come up from the log, the batch format and the metadata,
 // re-exported so that the doors need broker alone.
 var (
 	ErrUnknownTopic             = controller.ErrUnknownTopic
+	ErrUnknownBroker            = controller.ErrUnknownBroker
 	ErrTopicExists              = controller.ErrTopicExists
 	ErrInvalidPartitions        = controller.ErrInvalidPartitions
 	ErrInvalidReplicationFactor = controller.ErrInvalidReplicationFactor

@@ -134,6 +134,52 @@ func TestCreateFailsWhole(t *testing.T) {
 	}
 }
 
+// Partitions whose logs cannot be opened are not made, the topic stays as it was
+// for those who tail it, and they can be made later.
+func TestGrowthFailsWhole(t *testing.T) {
+	fs := disk.NewMem()
+	b := open(t, fs, nil)
+	create(t, b, "t", 1, nil)
+	tail, woken := newTail(t, b, "t", true)
+	drain(t, tail)
+	grow := func() error {
+		return b.CreatePartitions(t.Context(), auth.Anonymous, []PartitionsSpec{{Topic: "t", Count: 4}}, false)[0].Err
+	}
+	lists := 0
+	fs.SetFault(func(op disk.Op) error {
+		if op.Kind == disk.OpList && strings.HasPrefix(op.Path, "/data/logs/") {
+			if lists++; lists == 2 {
+				return syscall.EMFILE
+			}
+		}
+		return nil
+	})
+	err := grow()
+	fs.SetFault(nil)
+	if !errors.Is(err, syscall.EMFILE) {
+		t.Fatalf("grow: %v", err)
+	}
+	if left, err := fs.List("/data/logs"); err != nil || len(left) > 3 || len(b.partitions()) != 1 || tail.Err() != nil || len(woken) != 0 {
+		t.Errorf("left %v, %d partitions, tail: %v", left, len(b.partitions()), tail.Err())
+	}
+	if r := produce(t, b, AcksAll, "t", 0, "v"); r.Err != nil {
+		t.Error(r.Err)
+	}
+	<-woken
+	if got := drain(t, tail); len(got) != 1 {
+		t.Errorf("tailed %v", got)
+	}
+	after := open(t, fs.CrashClone(0, nil), nil)
+	for _, b = range []*Broker{b, after} {
+		if err := grow(); err != nil {
+			t.Errorf("grow again: %v", err)
+		}
+		if r := produce(t, b, AcksAll, "t", 3, "v"); r.Err != nil || r.Base != 0 {
+			t.Errorf("produce: %+v", r)
+		}
+	}
+}
+
 // Close lets a topic change that is under way come to its end before the
 // metadata store closes, and lets no other begin.
 func TestCloseWaitsForChanges(t *testing.T) {

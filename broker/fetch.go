@@ -12,7 +12,8 @@ import (
 type FetchRequest struct {
 	// MaxWait bounds the wait for MinBytes; 0 or less does not wait.
 	MaxWait time.Duration
-	// MinBytes is how much must be there to answer before MaxWait.
+	// MinBytes is how much must be there to answer before MaxWait; MaxBytes is
+	// enough in any case.
 	MinBytes int
 	// MaxBytes bounds the whole answer. The first batch comes even if it is
 	// larger, so that a reader always gets on (KIP-74).
@@ -56,16 +57,18 @@ type FetchResult struct {
 func (b *Broker) Fetch(ctx context.Context, p auth.Principal, req *FetchRequest) []FetchResult {
 	f := &fetch{broker: b, req: req, parts: make([]*partition, len(req.Partitions)), results: make([]FetchResult, len(req.Partitions))}
 	f.resolve(p)
-	if f.read() || req.MaxWait <= 0 || len(req.Partitions) == 0 {
-		return f.results
+	enough := len(req.Partitions) == 0
+	for i := range f.results {
+		enough = f.read(i) || enough
 	}
-	ctx, cancel := b.bound(ctx, req.MaxWait, ErrTimedOut)
-	defer cancel()
-	b.metrics.waiting.Inc()
-	defer b.metrics.waiting.Dec()
-	for f.wait(ctx) {
-		if f.read() {
-			break
+	if !enough && req.MaxWait > 0 {
+		ctx, cancel := b.bound(ctx, req.MaxWait, ErrTimedOut)
+		defer cancel()
+		f.wait(ctx)
+	}
+	for i, p := range f.parts {
+		if s := f.results[i].Section; s != nil {
+			p.topic.counts.fetchedBytes.Add(s.Len())
 		}
 	}
 	return f.results
@@ -77,6 +80,8 @@ type fetch struct {
 	req     *FetchRequest
 	parts   []*partition
 	results []FetchResult
+	// got is the bytes of all sections.
+	got int
 }
 
 func (f *fetch) resolve(p auth.Principal) {
@@ -93,79 +98,103 @@ func (f *fetch) resolve(p auth.Principal) {
 	}
 }
 
-// read reads every partition anew and reports whether the answer may go. What
-// an earlier read found is given back: it can only have become more.
-func (f *fetch) read() bool {
-	got, failed := 0, false
-	for i := range f.results {
-		r := &f.results[i]
-		if r.Section != nil {
-			r.Section.Release()
-			r.Section = nil
-		}
-		if f.parts[i] != nil {
-			f.readPartition(&f.req.Partitions[i], f.parts[i], r, got)
-		}
-		if r.Err != nil {
-			r.HighWatermark, r.LastStable, r.LogStart = -1, -1, -1
-			failed = true
-		}
-		if r.Section != nil {
-			got += int(r.Section.Len())
-		}
+// read reads partition i anew and reports whether the answer may go. What an
+// earlier read found is given back: it can only have become more.
+func (f *fetch) read(i int) bool {
+	r := &f.results[i]
+	if r.Section != nil {
+		f.got -= int(r.Section.Len())
+		r.Section.Release()
+		r.Section = nil
 	}
-	return failed || got >= f.req.MinBytes
+	full := false
+	if f.parts[i] != nil {
+		full = f.readPartition(&f.req.Partitions[i], f.parts[i], r)
+	}
+	if r.Err != nil {
+		r.HighWatermark, r.LastStable, r.LogStart = -1, -1, -1
+	}
+	if r.Section != nil {
+		f.got += int(r.Section.Len())
+	}
+	return full || r.Err != nil || f.got >= min(f.req.MinBytes, f.req.MaxBytes)
 }
 
-// readPartition fills in r, given that got bytes stand before it.
-func (f *fetch) readPartition(in *FetchPartition, p *partition, r *FetchResult, got int) {
+// readPartition fills in r. full says that there is more, which does not fit
+// beside what the other partitions gave.
+func (f *fetch) readPartition(in *FetchPartition, p *partition, r *FetchResult) (full bool) {
 	if r.Err = p.epochCheck(in.Epoch); r.Err != nil {
-		return
+		return false
 	}
+	limit := max(0, min(in.MaxBytes, f.req.MaxBytes-f.got))
+	if f.got > 0 && limit == 0 {
+		f.broker.read(p, in.Offset, -1, r)
+		return r.HighWatermark > in.Offset
+	}
+	f.broker.read(p, in.Offset, limit, r)
+	// Only the first part of an answer may be larger than its limits.
+	if s := r.Section; s != nil && f.got > 0 && s.Len() > int64(limit) {
+		s.Release()
+		r.Section = nil
+		return true
+	}
+	return false
+}
+
+// read fills in r with whole batches from offset on, at least one if any is
+// there; with a negative maxBytes it looks at the offsets only.
+func (b *Broker) read(p *partition, offset int64, maxBytes int, r *FetchResult) {
 	hw := p.hw.Load()
 	o := p.log.Offsets()
 	r.HighWatermark, r.LastStable, r.LogStart = hw, hw, o.Start
-	limit := min(in.MaxBytes, f.req.MaxBytes-got)
 	switch {
-	case in.Offset < o.Start || in.Offset > o.End:
-		r.Err = &OffsetError{Offset: in.Offset, Start: o.Start, End: o.End}
-		return
-	case in.Offset >= hw || got > 0 && limit <= 0:
-		return
+	case offset < o.Start || offset > o.End:
+		r.Err = &OffsetError{Offset: offset, Start: o.Start, End: o.End}
+	case offset < hw && maxBytes >= 0:
+		r.Section, r.Err = p.log.Read(offset, maxBytes, hw)
+		r.Err = b.readError(p, r.Err)
 	}
-	s, err := p.log.Read(in.Offset, max(limit, 0), hw)
-	if err != nil {
-		r.Err = f.broker.readError(p, err)
-		return
-	}
-	// Only the first part of an answer may be larger than its limits.
-	if s != nil && got > 0 && s.Len() > int64(limit) {
-		s.Release()
-		return
-	}
-	r.Section = s
 }
 
-// wait parks on all partitions until one may have more, and reports whether to
-// read again.
-func (f *fetch) wait(ctx context.Context) bool {
-	w := newWaiter()
-	places := make([]*place, len(f.parts))
-	for i, p := range f.parts {
-		// The next record to come is the first beyond both what the reader has
-		// and what the last read saw.
-		places[i] = p.park(w, max(f.results[i].HighWatermark, f.req.Partitions[i].Offset)+1)
-	}
+// wait parks on all partitions and reads those again that have more, until
+// there is enough or ctx ends.
+func (f *fetch) wait(ctx context.Context) {
+	f.broker.metrics.waiting.Inc()
+	defer f.broker.metrics.waiting.Dec()
+	s := newSleeper()
+	places := make([]place, len(f.parts))
 	defer func() {
 		for i, p := range f.parts {
-			p.unpark(places[i])
+			p.unpark(&places[i])
 		}
 	}()
-	select {
-	case <-w.woken:
-		return true
-	case <-ctx.Done():
-		return false
+	park := func(i int) {
+		// The next record to come is the first beyond both what the reader has
+		// and what the last read saw.
+		f.parts[i].park(&places[i], max(f.results[i].HighWatermark, f.req.Partitions[i].Offset)+1)
+	}
+	for i := range places {
+		places[i].w, places[i].index = &s.waiter, int32(i)
+		park(i)
+	}
+	for enough := false; !enough; {
+		pl, _ := s.collect()
+		if pl == nil && s.arm() {
+			select {
+			case <-s.woken:
+			case <-ctx.Done():
+				return
+			}
+		}
+		for pl != nil {
+			i, next := int(pl.index), pl.next
+			if f.read(i) {
+				enough = true
+			} else {
+				park(i)
+			}
+			pl = next
+		}
 	}
 }
 

@@ -1,71 +1,61 @@
 package broker
 
 import (
-	"errors"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// metrics are the domain's counters. Labels take values from fixed sets only.
+// metrics are the domain's counters. Labels take values from bounded sets only.
 type metrics struct {
-	refused *prometheus.CounterVec
 	waiting prometheus.Gauge
+	tails   prometheus.Gauge
+	// produce holds the observers of a histogram by acks: none, leader, all.
+	produce [3]prometheus.Observer
+	topics  topicMetrics
 }
 
 func newMetrics(reg prometheus.Registerer, b *Broker) *metrics {
 	m := &metrics{
-		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "leat_broker_batches_refused_total",
-			Help: "Batches that were not appended, by reason.",
-		}, []string{"reason"}),
 		waiting: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "leat_broker_waiting_fetches", Help: "Fetches that wait for records.",
 		}),
+		tails: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "leat_broker_tails", Help: "Streams and subscriptions that follow a topic.",
+		}),
 	}
+	produce := prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name:    "leat_broker_produce_seconds",
+		Help:    "Time from the append of a request's batches until they were acknowledged as the acks asked.",
+		Buckets: prometheus.ExponentialBuckets(1e-4, 2, 16),
+	}, []string{"acks"})
+	for i, acks := range []string{"none", "leader", "all"} {
+		m.produce[i] = produce.WithLabelValues(acks)
+	}
+	m.topics.init(b)
 	gauge := func(name, help string, value func() float64) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, value)
 	}
-	reg.MustRegister(m.refused, m.waiting,
+	reg.MustRegister(m.waiting, m.tails, produce, &m.topics,
 		gauge("leat_broker_partitions", "Partitions served by this node.", func() float64 {
 			b.mu.RLock()
 			defer b.mu.RUnlock()
 			return float64(len(b.mu.parts))
 		}),
-		gauge("leat_broker_topics", "Topics of the cluster.", func() float64 {
-			if b.proposer == nil {
-				return 0
-			}
-			return float64(len(b.proposer.State().Topics()))
+		gauge("leat_broker_topics", "Topics served by this node.", func() float64 {
+			b.mu.RLock()
+			defer b.mu.RUnlock()
+			return float64(len(b.mu.topics))
 		}),
 	)
 	return m
 }
 
-// refusals names the reasons worth telling apart.
-var refusals = []struct {
-	err  error
-	name string
-}{
-	{ErrCorruptBatch, "corrupt"},
-	{ErrInvalidRecord, "invalid"},
-	{ErrBatchTooLarge, "too_large"},
-	{ErrExpandsTooLarge, "expands_too_large"},
-	{ErrTimestamp, "timestamp"},
-	{ErrUnsupportedCodec, "codec"},
-	{ErrOutOfOrderSequence, "out_of_order_sequence"},
-	{ErrProducerEpoch, "producer_epoch"},
-	{ErrNotEnoughReplicas, "not_enough_replicas"},
-	{ErrStorageFull, "disk_full"},
-	{ErrStorageFailed, "disk_failed"},
-}
-
-func (m *metrics) appendFailed(err error) {
-	reason := "other"
-	for _, r := range refusals {
-		if errors.Is(err, r.err) {
-			reason = r.name
-			break
-		}
+// acknowledged counts a produce of which something was acknowledged after d.
+func (m *metrics) acknowledged(acks Acks, d time.Duration) {
+	i := 2
+	if acks >= 0 {
+		i = int(acks)
 	}
-	m.refused.WithLabelValues(reason).Inc()
+	m.produce[i].Observe(d.Seconds())
 }

@@ -3,6 +3,7 @@ package broker
 import (
 	"context"
 	"fmt"
+	"math"
 	"sync"
 	"sync/atomic"
 
@@ -16,14 +17,11 @@ import (
 // committed, and who waits for more.
 type partition struct {
 	id    storage.ID
-	topic string
+	topic *topic
 	self  int32
 	log   *storage.Log
 	// hw mirrors mu.progress for readers without the lock.
 	hw atomic.Int64
-	// turn counts the record sets of the topic, on its partition 0: records
-	// without a key go to another partition with each set.
-	turn atomic.Uint32
 	// damaged says that damage found by a read was reported.
 	damaged atomic.Bool
 	mu      struct {
@@ -39,7 +37,7 @@ type partition struct {
 
 // newPartition starts to lead an opened log. What the log held when it opened
 // is committed: on a node that stands alone its durable end is the watermark.
-func newPartition(id storage.ID, topic string, self int32, l *storage.Log, meta controller.Partition, s settings) *partition {
+func newPartition(id storage.ID, topic *topic, self int32, l *storage.Log, meta controller.Partition, s settings) *partition {
 	p := &partition{id: id, topic: topic, self: self, log: l}
 	p.mu.meta, p.mu.settings = meta, s
 	p.mu.progress = replication.NewProgress(meta.ISR, l.Offsets().Durable)
@@ -77,38 +75,36 @@ func (p *partition) advance() {
 	if !p.mu.settings.durable {
 		end = o.End
 	}
-	var woken []*waiter
+	var reached *level
 	if p.mu.progress.Ack(p.self, end) {
 		hw := p.mu.progress.HighWatermark()
 		p.hw.Store(hw)
-		woken = p.mu.waiters.reached(hw)
+		reached = p.mu.waiters.reached(hw)
 	}
 	p.mu.Unlock()
-	for _, w := range woken {
-		w.wake()
+	tellAll(reached)
+}
+
+// park tells pl's waiter once when the watermark is at least target; it tells
+// it at once if that is so already or the partition is gone.
+func (p *partition) park(pl *place, target int64) {
+	p.mu.Lock()
+	parked := p.mu.gone == nil && p.hw.Load() < target
+	if parked {
+		p.mu.waiters.add(pl, target)
+	}
+	p.mu.Unlock()
+	if !parked {
+		pl.w.tell(pl)
 	}
 }
 
-// park tells w once when the watermark is at least target; it tells it at once
-// if that is so already or the partition is gone.
-func (p *partition) park(w *waiter, target int64) *place {
+// unpark takes a place out, and reports whether it was there: if not, it was
+// told or soon will be.
+func (p *partition) unpark(pl *place) bool {
 	p.mu.Lock()
-	if p.mu.gone == nil && p.hw.Load() < target {
-		defer p.mu.Unlock()
-		return p.mu.waiters.add(w, target)
-	}
-	p.mu.Unlock()
-	w.wake()
-	return nil
-}
-
-func (p *partition) unpark(pl *place) {
-	if pl == nil {
-		return
-	}
-	p.mu.Lock()
-	p.mu.waiters.remove(pl)
-	p.mu.Unlock()
+	defer p.mu.Unlock()
+	return p.mu.waiters.remove(pl)
 }
 
 // await returns when the watermark is at least target, ctx ends, or the
@@ -117,16 +113,18 @@ func (p *partition) await(ctx context.Context, target int64) error {
 	if p.hw.Load() >= target {
 		return nil
 	}
-	w := newWaiter()
-	pl := p.park(w, target)
-	defer p.unpark(pl)
+	s := newSleeper()
+	s.arm()
+	pl := &place{w: &s.waiter}
+	p.park(pl, target)
 	select {
-	case <-w.woken:
+	case <-s.woken:
 		if p.hw.Load() >= target {
 			return nil
 		}
 		return p.err()
 	case <-ctx.Done():
+		p.unpark(pl)
 		return context.Cause(ctx)
 	}
 }
@@ -145,15 +143,9 @@ func (p *partition) end(why error) {
 	if p.mu.gone == nil {
 		p.mu.gone = why
 	}
-	var woken []*waiter
-	for len(p.mu.waiters) > 0 {
-		woken = append(woken, p.mu.waiters[0].w)
-		p.mu.waiters.remove(p.mu.waiters[0])
-	}
+	waiting := p.mu.waiters.reached(math.MaxInt64)
 	p.mu.Unlock()
-	for _, w := range woken {
-		w.wake()
-	}
+	tellAll(waiting)
 }
 
 // configure puts new settings into force.

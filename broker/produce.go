@@ -61,6 +61,7 @@ type Produced struct {
 	timeout time.Duration
 	results []ProduceResult
 	parts   []*partition
+	began   time.Time
 }
 
 // Produce appends the batches in order, each by itself, and returns without
@@ -107,7 +108,7 @@ func (a Acks) check() error {
 func (b *Broker) produced(acks Acks, timeout time.Duration, batches int) *Produced {
 	return &Produced{
 		broker: b, acks: acks, timeout: timeout,
-		results: make([]ProduceResult, batches), parts: make([]*partition, batches),
+		results: make([]ProduceResult, batches), parts: make([]*partition, batches), began: time.Now(),
 	}
 }
 
@@ -115,9 +116,12 @@ func (b *Broker) produced(acks Acks, timeout time.Duration, batches int) *Produc
 func (pr *Produced) append(i int, part *partition, batch record.Batch, trusted bool) {
 	a, err := part.append(batch, pr.acks, trusted)
 	if err != nil {
-		pr.broker.metrics.appendFailed(err)
+		part.topic.counts.failed(err)
 		pr.results[i] = failed(err)
 		return
+	}
+	if !a.Duplicate {
+		part.topic.counts.appended(len(batch), int(a.Last-a.Base)+1)
 	}
 	pr.parts[i] = part
 	pr.results[i] = ProduceResult{Base: a.Base, Last: a.Last, Timestamp: a.Timestamp, LogStart: a.Start, Duplicate: a.Duplicate}
@@ -131,9 +135,20 @@ func failed(err error) ProduceResult {
 // belongs to batch i. An error after the append (ErrTimedOut, ctx's cause,
 // ErrShuttingDown) leaves open whether the batch stays.
 func (pr *Produced) Wait(ctx context.Context) []ProduceResult {
-	if pr.Committed() {
-		return pr.results
+	if !pr.Committed() {
+		pr.await(ctx)
 	}
+	for i := range pr.results {
+		if pr.results[i].Err == nil {
+			pr.broker.metrics.acknowledged(pr.acks, time.Since(pr.began))
+			break
+		}
+	}
+	return pr.results
+}
+
+// await waits until all is committed, as long as it may.
+func (pr *Produced) await(ctx context.Context) {
 	ctx, cancel := pr.broker.bound(ctx, pr.timeout, ErrTimedOut)
 	defer cancel()
 	for i, part := range pr.parts {
@@ -144,7 +159,6 @@ func (pr *Produced) Wait(ctx context.Context) []ProduceResult {
 			pr.results[i] = failed(err)
 		}
 	}
-	return pr.results
 }
 
 // Committed reports whether Wait would return at once.
@@ -176,7 +190,7 @@ func (b *Broker) bound(ctx context.Context, limit time.Duration, why error) (con
 func (b *Broker) ensure(ctx context.Context, p auth.Principal, op auth.Operation, name string) (*controller.Topic, error) {
 	ref := TopicRef{Name: name}
 	t, err := b.resolve(p, op, ref)
-	if !errors.Is(err, ErrUnknownTopic) || b.configs.value("auto.create.topics.enable") != "true" {
+	if !errors.Is(err, ErrUnknownTopic) || b.configs().value("auto.create.topics.enable") != "true" {
 		return t, err
 	}
 	res := b.CreateTopics(ctx, p, []TopicSpec{{Name: name, Partitions: -1, ReplicationFactor: -1}}, false)

@@ -20,9 +20,8 @@ type producerIDs struct {
 // InitProducerID gives an idempotent producer an id that nobody else ever gets
 // (KIP-98).
 func (b *Broker) InitProducerID(ctx context.Context, p auth.Principal) (id int64, epoch int16, err error) {
-	cluster := auth.Resource{Type: auth.Cluster, Name: auth.ClusterName}
-	if !b.opts.Authorizer.Allowed(p, auth.IdempotentWrite, cluster) {
-		return -1, -1, ErrClusterAuthorization
+	if err := b.allowedCluster(p, auth.IdempotentWrite); err != nil {
+		return -1, -1, err
 	}
 	if err := b.take(ctx, b.ids.turn); err != nil {
 		return -1, -1, err

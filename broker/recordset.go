@@ -75,7 +75,7 @@ func (b *Broker) NewRecordSet(ctx context.Context, p auth.Principal, topic strin
 		return nil, err
 	}
 	s := &RecordSet{
-		broker: b, topic: t, settings: b.configs.settings(t.Configs),
+		broker: b, topic: t, settings: b.configs().settings(t.Configs),
 		now: b.opts.Now().UnixMilli(), open: make([]int32, len(t.Partitions)), keyless: -1,
 	}
 	for i := range s.open {
@@ -152,8 +152,8 @@ func (s *RecordSet) tooLarge(size int) error {
 func (s *RecordSet) keylessPartition() int32 {
 	if s.keyless < 0 {
 		turn := uint32(0)
-		if first, err := s.broker.partition(s.topic, 0); err == nil {
-			turn = first.turn.Add(1) - 1
+		if t := s.broker.topic(s.topic.ID); t != nil {
+			turn = t.turn.Add(1) - 1
 		}
 		s.keyless = int32(turn % uint32(len(s.open)))
 	}
@@ -221,6 +221,17 @@ func (s *RecordSet) Placement() []int32 { return s.placement }
 // Produce appends the batches and waits as acks ask. The results stand in the
 // order in which the batches were begun. It may be called once.
 func (s *RecordSet) Produce(ctx context.Context, acks Acks, timeout time.Duration) ([]PartitionResult, error) {
+	pending, err := s.Append(ctx, acks)
+	if err != nil {
+		return nil, err
+	}
+	return pending.Wait(ctx, timeout)
+}
+
+// Append appends the batches and returns without waiting for any sync. It may
+// be called once, and takes the place of Produce. The set may be closed while
+// the appends are pending.
+func (s *RecordSet) Append(_ context.Context, acks Acks) (*Pending, error) {
 	if err := acks.check(); err != nil {
 		return nil, err
 	}
@@ -231,22 +242,37 @@ func (s *RecordSet) Produce(ctx context.Context, acks Acks, timeout time.Duratio
 			return nil, err
 		}
 	}
-	pr := s.broker.produced(acks, timeout, len(built))
+	pending := &Pending{produced: s.broker.produced(acks, 0, len(built)), results: make([]PartitionResult, len(built))}
 	for i, batch := range built {
+		pending.results[i] = PartitionResult{Partition: s.batches[i].partition, Count: s.batches[i].b.Count()}
 		part, err := s.broker.partition(s.topic, s.batches[i].partition)
 		if err != nil {
-			pr.results[i] = failed(err)
+			pending.produced.results[i] = failed(err)
 			continue
 		}
-		pr.append(i, part, batch, true)
+		pending.produced.append(i, part, batch, true)
 	}
-	results := make([]PartitionResult, len(built))
-	for i, r := range pr.Wait(ctx) {
-		results[i] = PartitionResult{
-			Partition: s.batches[i].partition, Base: r.Base, Count: s.batches[i].b.Count(), Timestamp: r.Timestamp, Err: r.Err,
-		}
+	return pending, nil
+}
+
+// Pending is a set whose batches are appended and may wait to be committed. It
+// is used by one goroutine, which need not be that of the set.
+type Pending struct {
+	produced *Produced
+	results  []PartitionResult
+}
+
+// Committed reports whether Wait would return at once.
+func (p *Pending) Committed() bool { return p.produced.Committed() }
+
+// Wait waits as the acks ask, for acks=all at most timeout, and returns a
+// result for each batch in the order in which they were begun.
+func (p *Pending) Wait(ctx context.Context, timeout time.Duration) ([]PartitionResult, error) {
+	p.produced.timeout = timeout
+	for i, r := range p.produced.Wait(ctx) {
+		p.results[i].Base, p.results[i].Timestamp, p.results[i].Err = r.Base, r.Timestamp, r.Err
 	}
-	return results, nil
+	return p.results, nil
 }
 
 // Close gives the set's memory back. The set must not be used after it.

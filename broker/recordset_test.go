@@ -65,6 +65,41 @@ func TestRecordSetPlaces(t *testing.T) {
 	}
 }
 
+// Sets that are appended one after the other stand in that order, and are waited
+// for aside, also when the set is closed.
+func TestRecordSetAppends(t *testing.T) {
+	b := open(t, disk.NewMem(), nil)
+	create(t, b, "t", 1, nil)
+	var pending []*Pending
+	for i := range 20 {
+		s, err := b.NewRecordSet(t.Context(), auth.Anonymous, "t")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Add(-1, -1, nil, fmt.Append(nil, i), nil); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Append(t.Context(), 2); !errors.Is(err, ErrInvalidAcks) {
+			t.Errorf("acks 2: %v", err)
+		}
+		p, err := s.Append(t.Context(), AcksAll)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pending = append(pending, p)
+		s.Close()
+	}
+	for i, p := range pending {
+		res, err := p.Wait(t.Context(), time.Minute)
+		if err != nil || len(res) != 1 || res[0].Err != nil || res[0].Base != int64(i) || res[0].Count != 1 || !p.Committed() {
+			t.Errorf("set %d: %+v, %v", i, res, err)
+		}
+	}
+	if got := fetchAll(t, b, "t", 0, 19); len(got) != 1 || got[0] != "19:19" {
+		t.Errorf("the last is %v", got)
+	}
+}
+
 // Lines become values exactly: CR stays, empty lines count, a last line without
 // LF too; batches stay within max.message.bytes.
 func TestAddLines(t *testing.T) {

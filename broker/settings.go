@@ -35,8 +35,16 @@ func (s settings) minInSync(replicas int) int {
 
 // settings resolves the configs of a topic.
 func (s serverConfigs) settings(set map[string]string) settings {
-	get := func(name string) ConfigEntry { return s.entry(topicConfig(name), set) }
-	num := func(name string) int64 { return number(get(name).Value) }
+	get := func(name string) string {
+		v, _ := s.topicValue(topicConfig(name), set)
+		return v
+	}
+	num := func(name string) int64 { return number(get(name)) }
+	// asked is a value that somebody set.
+	asked := func(name string) (int64, bool) {
+		v, source := s.topicValue(topicConfig(name), set)
+		return number(v), source != SourceDefault
+	}
 	out := settings{
 		log: storage.Config{
 			SegmentBytes:       num("segment.bytes"),
@@ -46,23 +54,23 @@ func (s serverConfigs) settings(set map[string]string) settings {
 			FlushInterval:      max(millis(num("flush.ms")), time.Millisecond),
 			MaxBatchBytes:      int(num("max.message.bytes")),
 			MaxExpandedBytes:   num("batch.max.expanded.bytes"),
-			LogAppendTime:      get("message.timestamp.type").Value == "LogAppendTime",
+			LogAppendTime:      get("message.timestamp.type") == "LogAppendTime",
 			TimestampBefore:    max(millis(num("message.timestamp.before.max.ms")), 1),
 			TimestampAfter:     max(millis(num("message.timestamp.after.max.ms")), 1),
-			RequireKeys:        strings.Contains(get("cleanup.policy").Value, "compact"),
-			HeaderOnly:         get("leat.validate").Value == "header",
+			RequireKeys:        strings.Contains(get("cleanup.policy"), "compact"),
+			HeaderOnly:         get("leat.validate") == "header",
 			ProducerExpiration: millis(s.number("producer.id.expiration.ms")),
 		},
 	}
 	// The log picks an interval by the segment's size when nobody asks for one.
-	if e := get("index.interval.bytes"); !e.Default() {
-		out.log.IndexInterval = max(int(number(e.Value)), 1)
+	if n, ok := asked("index.interval.bytes"); ok {
+		out.log.IndexInterval = max(int(n), 1)
 	}
 	out.durable = out.log.FlushMessages == 1
-	if e := get("min.insync.replicas"); !e.Default() {
-		out.minISR = int(number(e.Value))
+	if n, ok := asked("min.insync.replicas"); ok {
+		out.minISR = int(n)
 	}
-	out.codec, _ = record.ParseCodec(codecName(get("compression.type").Value))
+	out.codec, _ = record.ParseCodec(codecName(get("compression.type")))
 	return out
 }
 

@@ -2,7 +2,9 @@ package broker
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"maps"
 	"slices"
@@ -98,6 +100,7 @@ func (b *Broker) CreateTopics(ctx context.Context, p auth.Principal, specs []Top
 		places = append(places, i)
 	}
 	errs, state := b.create(ctx, ev, validateOnly)
+	configs := b.configs()
 	for i, place := range places {
 		if errs[i] != nil {
 			results[place].Err = errs[i]
@@ -105,7 +108,7 @@ func (b *Broker) CreateTopics(ctx context.Context, p auth.Principal, specs []Top
 		}
 		t := state.Topic(ev.Topics[i].ID)
 		results[place].Topic = describe(t)
-		results[place].Configs = b.configs.entries(t.Configs)
+		results[place].Configs = configs.topicEntries(t.Configs)
 	}
 	return results
 }
@@ -122,8 +125,7 @@ func (b *Broker) plan(p auth.Principal, spec *TopicSpec) (controller.NewTopic, e
 	if slices.Contains(reserved, spec.Name) {
 		return none, fmt.Errorf("%w: %q is reserved for the server", ErrInvalidTopic, spec.Name)
 	}
-	cluster := auth.Resource{Type: auth.Cluster, Name: auth.ClusterName}
-	if !b.opts.Authorizer.Allowed(p, auth.Create, cluster) && !b.allowed(p, auth.Create, spec.Name) {
+	if b.allowedCluster(p, auth.Create) != nil && !b.allowed(p, auth.Create, spec.Name) {
 		return none, fmt.Errorf("%w: %q", ErrTopicAuthorization, spec.Name)
 	}
 	if err := checkTopicConfigs(spec.Configs); err != nil {
@@ -137,41 +139,49 @@ func (b *Broker) plan(p auth.Principal, spec *TopicSpec) (controller.NewTopic, e
 		return none, fmt.Errorf("%w: partitions and replication factor must be -1 beside an assignment", ErrInvalidRequest)
 	}
 	if t.Partitions == -1 {
-		t.Partitions = int32(b.configs.number("num.partitions"))
+		t.Partitions = int32(b.configs().number("num.partitions"))
 	}
 	if t.Replication == -1 {
-		t.Replication = int16(b.configs.number("default.replication.factor"))
+		t.Replication = int16(b.configs().number("default.replication.factor"))
 	}
 	return t, nil
 }
 
-// create makes the planned topics: all files of the request first, made durable
-// together, then the logs, and the commit last: whoever meets a topic can use
-// it. It returns a result for each and the state that holds them.
+// create makes the planned topics. It returns a result for each and the state
+// that holds them.
 func (b *Broker) create(ctx context.Context, ev *controller.CreateTopics, validateOnly bool) ([]error, *controller.State) {
-	fail := func(err error) ([]error, *controller.State) {
-		errs := make([]error, len(ev.Topics))
+	errs, next, err := b.makeLogs(ctx, ev, validateOnly, func(i int) TopicID { return ev.Topics[i].ID })
+	if err != nil {
+		errs = make([]error, len(ev.Topics))
 		for i := range errs {
 			errs[i] = err
 		}
-		return errs, b.proposer.State()
 	}
+	return errs, next
+}
+
+// makeLogs commits an event that makes partitions, of the topic id(i) by its
+// item i: all their files first, made durable together, then the logs, and the
+// commit last: whoever meets a partition can use it.
+func (b *Broker) makeLogs(ctx context.Context, ev controller.Event, validateOnly bool, id func(int) TopicID) ([]error, *controller.State, error) {
 	if err := b.take(ctx, b.admin); err != nil {
-		return fail(err)
+		return nil, nil, err
 	}
 	defer b.admin.give()
 	state := b.proposer.State()
 	reply, records := controller.Step(state, ev)
 	next, err := state.With(records)
-	if err != nil {
-		return fail(err)
+	if err != nil || validateOnly || len(records) == 0 {
+		return reply.Errs, next, err
 	}
-	if validateOnly || len(records) == 0 {
-		return reply.Errs, next
+	var names []storage.LogName
+	for i, err := range reply.Errs {
+		if err == nil {
+			names = append(names, newLogs(state.Topic(id(i)), next.Topic(id(i)))...)
+		}
 	}
-	names := localLogs(ev, reply.Errs, next)
-	if err := b.dir.Create(names); err != nil {
-		return fail(err)
+	if err := b.createLogs(ctx, names); err != nil {
+		return nil, nil, err
 	}
 	// From here on it ends the same whether or not the client is still there.
 	ctx = context.WithoutCancel(ctx)
@@ -180,48 +190,72 @@ func (b *Broker) create(ctx context.Context, ev *controller.CreateTopics, valida
 	}
 	if err != nil {
 		b.discard(names)
-		return fail(err)
+		return nil, nil, err
 	}
-	return reply.Errs, b.proposer.State()
+	return reply.Errs, b.proposer.State(), nil
 }
 
-// localLogs names the logs that this node must hold for the topics that can be
-// made.
-func localLogs(ev *controller.CreateTopics, errs []error, next *controller.State) []storage.LogName {
+// createLogs makes the directories of logs. An earlier try for the same
+// partitions may have left some, empty, which make room.
+func (b *Broker) createLogs(ctx context.Context, names []storage.LogName) error {
+	err := b.dir.Create(names)
+	if !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	for _, name := range names {
+		l, failed := b.dir.OpenLog(ctx, name.ID, name.Topic, storage.Config{}, 0)
+		if failed != nil {
+			continue // it is not there, or Create says what is wrong
+		}
+		if l.Offsets().End > 0 {
+			return fmt.Errorf("%w, with records", err)
+		}
+		if failed := b.dir.Remove(l); failed != nil {
+			return failed
+		}
+	}
+	return b.dir.Create(names)
+}
+
+// newLogs names the logs that this node must hold for what is new in a topic.
+func newLogs(before, after *controller.Topic) []storage.LogName {
+	have := 0
+	if before != nil {
+		have = len(before.Partitions)
+	}
 	var names []storage.LogName
-	for i := range ev.Topics {
-		if errs[i] != nil {
-			continue
-		}
-		t := next.Topic(ev.Topics[i].ID)
-		for p := range t.Partitions {
-			names = append(names, storage.LogName{ID: storage.ID{Topic: t.ID, Partition: int32(p)}, Topic: t.Name})
-		}
+	for p := have; p < len(after.Partitions); p++ {
+		names = append(names, storage.LogName{ID: storage.ID{Topic: after.ID, Partition: int32(p)}, Topic: after.Name})
 	}
 	return names
 }
 
-// openCreated opens the logs of topics that are about to be committed.
+// openCreated opens the logs of partitions that are about to be committed.
 func (b *Broker) openCreated(ctx context.Context, names []storage.LogName, state *controller.State) error {
+	configs := b.configs()
 	for _, name := range names {
 		t := state.Topic(name.ID.Topic)
-		s := b.configs.settings(t.Configs)
-		l, err := b.dir.OpenLog(ctx, name.ID, name.Topic, s.log)
+		s := configs.settings(t.Configs)
+		l, err := b.dir.OpenLog(ctx, name.ID, name.Topic, s.log, 0)
 		if err != nil {
 			return fmt.Errorf("open %s/%d: %w", name.Topic, name.Partition, err)
 		}
-		p := newPartition(name.ID, name.Topic, b.NodeID(), l, t.Partitions[name.Partition], s)
 		b.mu.Lock()
-		b.mu.parts[name.ID] = p
+		b.mu.parts[name.ID] = newPartition(name.ID, b.addTopicLocked(t.ID, t.Name), b.NodeID(), l, t.Partitions[name.Partition], s)
 		b.mu.Unlock()
 	}
 	return nil
 }
 
-// discard takes back what a create made whose topics do not come to be. What
-// cannot be removed is empty, and the next start removes it.
+// discard takes back what was made for partitions that do not come to be. What
+// cannot be removed is empty, and the next start or the next try removes it.
 func (b *Broker) discard(names []storage.LogName) {
+	state := b.proposer.State()
 	for _, name := range names {
+		why := fmt.Errorf("%w: %q could not be made", ErrUnknownTopic, name.Topic)
+		if state.Topic(name.ID.Topic) == nil {
+			b.dropTopic(name.ID.Topic, why)
+		}
 		b.mu.Lock()
 		p := b.mu.parts[name.ID]
 		delete(b.mu.parts, name.ID)
@@ -229,9 +263,9 @@ func (b *Broker) discard(names []storage.LogName) {
 		if p == nil {
 			continue
 		}
-		p.end(fmt.Errorf("%w: %q could not be made", ErrUnknownTopic, name.Topic))
+		p.end(why)
 		if err := b.dir.Remove(p.log); err != nil {
-			b.log.Warn("topic that could not be made left an empty directory", slog.String("topic", name.Topic),
+			b.log.Warn("partition that could not be made left an empty directory", slog.String("topic", name.Topic),
 				slog.Int("partition", int(name.Partition)), slog.Any("err", err))
 		}
 	}
@@ -278,29 +312,35 @@ func (b *Broker) remove(ctx context.Context, ev *controller.DeleteTopics) ([]err
 	if err != nil {
 		return nil, err
 	}
-	var gone []*partition
-	b.mu.Lock()
+	removed := map[TopicID]bool{}
 	for i, id := range ev.IDs {
 		if reply.Errs[i] != nil {
 			continue
 		}
-		for key, p := range b.mu.parts {
-			if key.Topic == id {
-				gone = append(gone, p)
-				delete(b.mu.parts, key)
-			}
+		removed[id] = true
+		if t := b.topic(id); t != nil {
+			b.dropTopic(id, deleted(t.name))
+		}
+	}
+	var gone []*partition
+	b.mu.Lock()
+	for key, p := range b.mu.parts {
+		if removed[key.Topic] {
+			gone = append(gone, p)
+			delete(b.mu.parts, key)
 		}
 	}
 	b.mu.Unlock()
 	left := false
 	for _, p := range gone {
-		p.end(fmt.Errorf("%w: %q was deleted", ErrUnknownTopic, p.topic))
+		p.end(deleted(p.topic.name))
 		if err := b.dir.Remove(p.log); err != nil {
 			left = true
-			b.log.Error("removed topic left data behind", slog.String("topic", p.topic),
+			b.log.Error("removed topic left data behind", slog.String("topic", p.topic.name),
 				slog.Int("partition", int(p.id.Partition)), slog.Any("err", err))
 		}
 	}
+	b.forgetStarts(removed)
 	if left {
 		// The topics are gone for clients; the next start removes the rest.
 		return reply.Errs, nil
@@ -309,6 +349,9 @@ func (b *Broker) remove(ctx context.Context, ev *controller.DeleteTopics) ([]err
 	_, err = b.proposer.Propose(context.WithoutCancel(ctx), &controller.ForgetTopics{IDs: ev.IDs})
 	return reply.Errs, err
 }
+
+// deleted is the error of those who find a topic no more that was there.
+func deleted(name string) error { return fmt.Errorf("%w: %q was deleted", ErrUnknownTopic, name) }
 
 // Topics lists every topic that p may describe, by name.
 func (b *Broker) Topics(_ context.Context, p auth.Principal) ([]Topic, error) {
@@ -348,59 +391,4 @@ func describe(t *controller.Topic) Topic {
 		}
 	}
 	return out
-}
-
-// TopicConfigs lists the configs in force for a topic, by name.
-func (b *Broker) TopicConfigs(_ context.Context, p auth.Principal, name string) ([]ConfigEntry, error) {
-	t, err := b.resolve(p, auth.DescribeConfigs, TopicRef{Name: name})
-	if err != nil {
-		return nil, err
-	}
-	return b.configs.entries(t.Configs), nil
-}
-
-// AlterTopicConfigs changes configs of a topic, all or none; they are in force
-// when it returns. With validateOnly nothing changes.
-func (b *Broker) AlterTopicConfigs(ctx context.Context, p auth.Principal, name string, changes []ConfigChange, validateOnly bool) error {
-	t, err := b.resolve(p, auth.AlterConfigs, TopicRef{Name: name})
-	if err != nil {
-		return err
-	}
-	ev := &controller.SetTopicConfigs{ID: t.ID, Values: map[string]*string{}}
-	for _, c := range changes {
-		if _, twice := ev.Values[c.Name]; twice {
-			return fmt.Errorf("%w: %q is changed twice", ErrInvalidConfig, c.Name)
-		}
-		ev.Values[c.Name] = c.Value
-		if c.Value != nil {
-			err = checkTopicConfigs(map[string]string{c.Name: *c.Value})
-		} else if topicConfig(c.Name) == nil || c.Name == "" {
-			err = fmt.Errorf("%w: unknown topic config %q", ErrInvalidConfig, c.Name)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	if validateOnly {
-		return nil
-	}
-	if err := b.take(ctx, b.admin); err != nil {
-		return err
-	}
-	defer b.admin.give()
-	reply, err := b.proposer.Propose(ctx, ev)
-	if err != nil {
-		return err
-	}
-	if reply.Errs[0] != nil {
-		return reply.Errs[0]
-	}
-	t = b.proposer.State().Topic(t.ID)
-	s := b.configs.settings(t.Configs)
-	for i := range t.Partitions {
-		if part, err := b.partition(t, int32(i)); err == nil {
-			part.configure(s)
-		}
-	}
-	return nil
 }

@@ -1,8 +1,10 @@
 package broker
 
 import (
-	"container/heap"
+	"cmp"
 	"context"
+	"slices"
+	"sync"
 )
 
 // turn holds one token: who has taken it works alone, also over disk. It is a
@@ -33,80 +35,188 @@ func (b *Broker) take(ctx context.Context, t turn) error {
 	return nil
 }
 
-// waiter is told when an offset is reached. One waiter may stand in the lists
-// of many partitions, with a place in each; it learns that something happened,
-// not what.
+// waiter waits at places in the lists of partitions. A place that is reached,
+// or whose partition ends, is taken out of its list and told to the waiter, who
+// collects it and may park it anew; the other places stay where they are.
+// Telling never blocks and comes from any goroutine.
 type waiter struct {
-	// woken holds at most one token, so that telling never blocks.
+	// wake is called once for each time that the waiter was armed, with no lock
+	// held. It must not block.
+	wake func()
+	mu   struct {
+		sync.Mutex
+		told *place
+		// news says that something beside the places changed.
+		news bool
+		// armed says that the waiter sleeps and wants wake.
+		armed, closed bool
+	}
+}
+
+// tell gives a place back that was taken out of its list.
+func (w *waiter) tell(pl *place) {
+	w.mu.Lock()
+	pl.next = w.mu.told
+	w.mu.told = pl
+	w.rouse(false)
+}
+
+// stir says that there is news. With always the waiter is woken even if it
+// does not sleep.
+func (w *waiter) stir(always bool) {
+	w.mu.Lock()
+	w.mu.news = true
+	w.rouse(always)
+}
+
+// rouse unlocks and wakes.
+func (w *waiter) rouse(always bool) {
+	wake := (w.mu.armed || always) && !w.mu.closed
+	w.mu.armed = false
+	w.mu.Unlock()
+	if wake {
+		w.wake()
+	}
+}
+
+// collect takes what was told since the last time, as a list by next.
+func (w *waiter) collect() (told *place, news bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	told, news = w.mu.told, w.mu.news
+	w.mu.told, w.mu.news = nil, false
+	return told, news
+}
+
+// arm asks to be woken; false if there is something to collect already.
+func (w *waiter) arm() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.mu.armed = w.mu.told == nil && !w.mu.news
+	return w.mu.armed
+}
+
+// close ends the waking; false if it was ended already.
+func (w *waiter) close() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	was := w.mu.closed
+	w.mu.closed = true
+	return !was
+}
+
+// sleeper is a waiter that is a goroutine.
+type sleeper struct {
+	waiter
 	woken chan struct{}
 }
 
-func newWaiter() *waiter { return &waiter{woken: make(chan struct{}, 1)} }
-
-func (w *waiter) wake() {
-	select {
-	case w.woken <- struct{}{}:
-	default:
+func newSleeper() *sleeper {
+	s := &sleeper{woken: make(chan struct{}, 1)}
+	s.wake = func() {
+		select {
+		case s.woken <- struct{}{}:
+		default:
+		}
 	}
+	return s
 }
 
-// place is a waiter's entry in one list: wake it when the watermark is at
-// least target.
+// place is a waiter's entry in the list of one partition. It belongs to the
+// list while it is parked, and to the waiter once it was told or taken out.
 type place struct {
-	w      *waiter
+	w          *waiter
+	level      *level
+	next, prev *place
+	// index says to the waiter which of its places this is.
+	index int32
+}
+
+// level is the places that wait for one offset.
+type level struct {
 	target int64
-	index  int
+	first  *place
+	// reached says that the level has left the list, with all its places.
+	reached bool
+	next    *level // among those that were reached
 }
 
-// waiters is a heap of places by target, so that a rise of the watermark costs
-// the woken only. The owner's lock guards it; its size is bounded by the
-// requests in flight, which the doors bound.
-type waiters []*place
+// waiters lists levels by target, the lowest first, so that a rise of the
+// watermark finds its waiters without looking at others, and a thousand who
+// wait for the same record cost one entry. The owner's lock guards it. Its size
+// is bounded by the requests and streams in flight, which the doors bound.
+type waiters []*level
 
-func (ws *waiters) add(w *waiter, target int64) *place {
-	p := &place{w: w, target: target}
-	heap.Push(ws, p)
-	return p
+func (ws waiters) find(target int64) (int, bool) {
+	return slices.BinarySearchFunc(ws, target, func(l *level, target int64) int { return cmp.Compare(l.target, target) })
 }
 
-// remove takes a place out; one that was woken already is gone, which is fine.
-func (ws *waiters) remove(p *place) {
-	if p.index >= 0 {
-		heap.Remove(ws, p.index)
+func (ws *waiters) add(pl *place, target int64) {
+	i, ok := ws.find(target)
+	if !ok {
+		*ws = slices.Insert(*ws, i, &level{target: target})
 	}
-}
-
-// reached takes out the waiters whose target is at most hw.
-func (ws *waiters) reached(hw int64) []*waiter {
-	var out []*waiter
-	for len(*ws) > 0 && (*ws)[0].target <= hw {
-		out = append(out, heap.Pop(ws).(*place).w)
+	l := (*ws)[i]
+	pl.level, pl.prev, pl.next = l, nil, l.first
+	if l.first != nil {
+		l.first.prev = pl
 	}
-	return out
+	l.first = pl
 }
 
-// Len, Less, Swap, Push and Pop are container/heap's.
-func (ws waiters) Len() int           { return len(ws) }
-func (ws waiters) Less(i, j int) bool { return ws[i].target < ws[j].target }
-
-func (ws waiters) Swap(i, j int) {
-	ws[i], ws[j] = ws[j], ws[i]
-	ws[i].index, ws[j].index = i, j
+// remove takes a place out, and reports whether it was there: if not, it was
+// told or soon will be.
+func (ws *waiters) remove(pl *place) bool {
+	l := pl.level
+	if l == nil || l.reached {
+		return false
+	}
+	if pl.prev != nil {
+		pl.prev.next = pl.next
+	} else {
+		l.first = pl.next
+	}
+	if pl.next != nil {
+		pl.next.prev = pl.prev
+	}
+	pl.level, pl.prev, pl.next = nil, nil, nil
+	if l.first == nil {
+		i, _ := ws.find(l.target)
+		*ws = slices.Delete(*ws, i, i+1)
+	}
+	return true
 }
 
-// Push adds an entry at the end, for container/heap.
-func (ws *waiters) Push(x any) {
-	p := x.(*place)
-	p.index = len(*ws)
-	*ws = append(*ws, p)
+// reached takes out the levels whose target is at most hw, for tellAll once the
+// lock is given back.
+func (ws *waiters) reached(hw int64) *level {
+	n := 0
+	for n < len(*ws) && (*ws)[n].target <= hw {
+		(*ws)[n].reached = true
+		n++
+	}
+	if n == 0 {
+		return nil
+	}
+	for i := range n - 1 {
+		(*ws)[i].next = (*ws)[i+1]
+	}
+	first := (*ws)[0]
+	*ws = slices.Delete(*ws, 0, n)
+	return first
 }
 
-// Pop removes the last entry, for container/heap.
-func (ws *waiters) Pop() any {
-	old := *ws
-	p := old[len(old)-1]
-	old[len(old)-1] = nil
-	p.index = -1
-	*ws = old[:len(old)-1]
-	return p
+// tellAll tells everyone in levels that were taken out. A place may be parked
+// again at once, so nothing is looked at after it was told.
+func tellAll(l *level) {
+	for l != nil {
+		pl, next := l.first, l.next
+		l.first, l.next = nil, nil
+		for pl != nil {
+			after := pl.next
+			pl.w.tell(pl)
+			pl = after
+		}
+		l = next
+	}
 }

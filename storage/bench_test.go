@@ -134,7 +134,7 @@ func BenchmarkDurable(b *testing.B) {
 			}
 			var open []*Log
 			for _, n := range names {
-				l, err := d.OpenLog(b.Context(), n.ID, "bench", Config{})
+				l, err := d.OpenLog(b.Context(), n.ID, "bench", Config{}, 0)
 				if err != nil {
 					b.Fatal(err)
 				}

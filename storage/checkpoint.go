@@ -94,12 +94,15 @@ type checkpoint struct {
 	partial bool
 }
 
+// compareIDs is the order of a checkpoint's records.
+func compareIDs(x, y ID) int {
+	return cmp.Or(bytes.Compare(x.Topic[:], y.Topic[:]), cmp.Compare(x.Partition, y.Partition))
+}
+
 // encodeCheckpoint writes c with its records in the order of their ids.
 func encodeCheckpoint(c checkpoint) []byte {
 	b := make([]byte, checkpointHeaderSize, checkpointHeaderSize+len(c.records)*checkpointRecordSize)
-	ids := slices.SortedFunc(maps.Keys(c.records), func(x, y ID) int {
-		return cmp.Or(bytes.Compare(x.Topic[:], y.Topic[:]), cmp.Compare(x.Partition, y.Partition))
-	})
+	ids := slices.SortedFunc(maps.Keys(c.records), compareIDs)
 	for _, id := range ids {
 		b = appendCheckpointRecord(b, c.generation, id, c.records[id])
 	}

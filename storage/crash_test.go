@@ -23,7 +23,24 @@ import (
 type script struct {
 	model   model
 	offsets func() Offsets // of the log; zero while it is not open
+	raised  int64          // the start that is durable with the caller
 	mu      sync.Mutex
+}
+
+// start is the log's start as its owner would have it durable.
+func (s *script) start() int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.raised
+}
+
+// raise makes the start durable and raises the log's.
+func (s *script) raise(l *Log, start int64) error {
+	s.mu.Lock()
+	s.raised = start
+	s.mu.Unlock()
+	s.model.start = start
+	return l.SetStart(start)
 }
 
 func (s *script) look() Offsets {
@@ -74,7 +91,7 @@ func (s *script) fill(t *testing.T, d *Dir, create bool) error {
 			return err
 		}
 	}
-	l, err := d.OpenLog(t.Context(), testID, "orders", scriptConfig)
+	l, err := d.OpenLog(t.Context(), testID, "orders", scriptConfig, s.start())
 	if err != nil {
 		return err
 	}
@@ -88,12 +105,19 @@ func (s *script) fill(t *testing.T, d *Dir, create bool) error {
 			return err
 		}
 		s.model.add(b)
-		if i == 4 {
+		switch i {
+		case 4:
+			forceCheckpoint(t, d)
+		case 5, 7:
+			// Within a segment, in the middle of a batch; and all there is.
+			if err := s.raise(l, s.model.end()-int64(7-i)*3/2); err != nil {
+				return err
+			}
 			forceCheckpoint(t, d)
 		}
 	}
 	if create {
-		gone, err := d.OpenLog(t.Context(), other, "gone", scriptConfig)
+		gone, err := d.OpenLog(t.Context(), other, "gone", scriptConfig, 0)
 		if err != nil {
 			return err
 		}
@@ -113,8 +137,9 @@ func TestCrashEverywhere(t *testing.T) {
 			rng := rand.New(rand.NewPCG(uint64(at), 1))
 			var clone *disk.Mem
 			var was Offsets
+			var start int64
 			cutBefore(fs, at, func() {
-				was = s.look()
+				was, start = s.look(), s.start()
 				clone = fs.CrashClone(keep, rng)
 			})
 			if err := s.run(t, fs); err != nil {
@@ -125,9 +150,9 @@ func TestCrashEverywhere(t *testing.T) {
 				t.Logf("keep=%v: cut before each of %d operations", keep, at-1)
 				break
 			}
-			again := crashInRecovery(t, clone, at, keep, rng)
+			again := crashInRecovery(t, clone, at, keep, rng, start)
 			for i, left := range []*disk.Mem{clone, again} {
-				if err := s.judge(t, left, was, keep); err != nil {
+				if err := s.judge(t, left, was, start, keep); err != nil {
 					t.Fatalf("keep=%v, cut before operation %d, %d cuts: %v", keep, at, i+1, err)
 				}
 			}
@@ -153,13 +178,13 @@ func cutBefore(fs *disk.Mem, n int, cut func()) {
 
 // crashInRecovery opens what a crash left and cuts the power once more on the
 // way; fs itself stays as it is.
-func crashInRecovery(t *testing.T, fs *disk.Mem, at int, keep float64, rng *rand.Rand) *disk.Mem {
+func crashInRecovery(t *testing.T, fs *disk.Mem, at int, keep float64, rng *rand.Rand, start int64) *disk.Mem {
 	opening := fs.CrashClone(1, nil)
 	var clone *disk.Mem
 	cutBefore(opening, 1+at%17, func() { clone = opening.CrashClone(keep, rng) })
 	d, err := Open(t.Context(), Options{FS: opening, Path: "/data", Logger: quiet()})
 	if err == nil {
-		_, err = d.OpenLog(t.Context(), testID, "orders", scriptConfig)
+		_, err = d.OpenLog(t.Context(), testID, "orders", scriptConfig, start)
 		err = errors.Join(err, d.Close())
 	}
 	if err != nil {
@@ -173,7 +198,7 @@ func crashInRecovery(t *testing.T, fs *disk.Mem, at int, keep float64, rng *rand
 }
 
 // judge opens what is left and compares it with the script.
-func (s *script) judge(t *testing.T, fs *disk.Mem, was Offsets, keep float64) error {
+func (s *script) judge(t *testing.T, fs *disk.Mem, was Offsets, start int64, keep float64) error {
 	d, err := Open(t.Context(), Options{FS: fs, Path: "/data", Logger: quiet()})
 	if err != nil {
 		return err
@@ -188,15 +213,15 @@ func (s *script) judge(t *testing.T, fs *disk.Mem, was Offsets, keep float64) er
 	if err != nil {
 		return err
 	}
-	l, err := d.OpenLog(t.Context(), testID, "orders", scriptConfig)
+	l, err := d.OpenLog(t.Context(), testID, "orders", scriptConfig, start)
 	if err != nil {
 		return err
 	}
 	o := l.Offsets()
-	if o.End < was.Durable || keep == 1 && o.End < was.End || o.Durable != o.End {
+	if o.Start != start || o.End < was.Durable || keep == 1 && o.End < was.End || o.Durable != o.End {
 		return fmt.Errorf("the log is %+v, it was %+v", o, was)
 	}
-	left := model{batches: s.model.batches}
+	left := model{batches: s.model.batches, start: start}
 	left.cutAt(o.End)
 	left.check(t, l, rand.New(rand.NewPCG(1, 1)))
 	b := batchOf(t, record.None, nil, "next")

@@ -75,10 +75,16 @@ func (d *Dir) createOne(n LogName, begun bool) (made bool, err error) {
 	return true, newSegment(dir, 0, 0).createFiles(d.opts.FS)
 }
 
+// What the file for people has of the partition's id.
+const (
+	topicIDKey   = "topic_id"
+	partitionKey = "partition"
+)
+
 // describe writes the file that says to people which partition this is.
 func (d *Dir) describe(n LogName) error {
-	text := fmt.Sprintf("topic_id: %s\ntopic: %q\npartition: %d\ncreated: %s\n",
-		n.ID.Topic, n.Topic, n.Partition, d.opts.Now().UTC().Format("2006-01-02T15:04:05.000Z"))
+	text := fmt.Sprintf("%s: %s\ntopic: %q\n%s: %d\ncreated: %s\n",
+		topicIDKey, n.ID.Topic, n.Topic, partitionKey, n.Partition, d.opts.Now().UTC().Format("2006-01-02T15:04:05.000Z"))
 	return withFile(d.opts.FS, filepath.Join(d.logPath(n.ID), partitionFile), func(f disk.File) error {
 		_, err := f.WriteAt([]byte(text), 0)
 		return err
@@ -251,9 +257,13 @@ func (d *Dir) discard(path string) {
 // be durable, cuts a torn end off, and says so in one line of the log. It is
 // safe for concurrent use with different ids; a log is open once at most.
 //
+// start is the log's start as the caller has it durable, 0 if it was never
+// raised; see SetStart. Files that are wholly below it are removed. A log that
+// ends below it begins anew there, empty, and its files go into quarantine.
+//
 // A *CorruptError says that records are damaged that had been durable:
 // nothing was changed, and the log stays closed.
-func (d *Dir) OpenLog(ctx context.Context, id ID, name string, cfg Config) (*Log, error) {
+func (d *Dir) OpenLog(ctx context.Context, id ID, name string, cfg Config, start int64) (*Log, error) {
 	if err := d.Failed(); err != nil {
 		return nil, err
 	}
@@ -270,14 +280,19 @@ func (d *Dir) OpenLog(ctx context.Context, id ID, name string, cfg Config) (*Log
 	rec, known := d.mu.checkpoint.records[id]
 	d.mu.Unlock()
 
-	l, err := d.recoverLog(ctx, LogName{ID: id, Topic: name}, cfg.withDefaults(), rec, known)
+	r, err := d.recoverLog(ctx, LogName{ID: id, Topic: name}, cfg.withDefaults(), start, rec, known)
 
 	d.mu.Lock()
-	defer d.mu.Unlock()
 	if err != nil {
 		delete(d.mu.logs, id)
+	} else {
+		r.handOver()
+		d.mu.logs[id] = r.log
+	}
+	d.mu.Unlock()
+	if err != nil {
 		return nil, fmt.Errorf("open log %s-%d: %w", name, id.Partition, err)
 	}
-	d.mu.logs[id] = l
-	return l, nil
+	r.log.shed()
+	return r.log, nil
 }

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"maps"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -84,6 +85,8 @@ type Dir struct {
 	stop       context.CancelFunc
 	loops      sync.WaitGroup // flusher and keeper
 	background sync.WaitGroup // removal of trash
+
+	checkpointing sync.Mutex // held over the writing of a checkpoint
 
 	mu struct {
 		sync.Mutex
@@ -205,11 +208,7 @@ func (d *Dir) makeRoot() (fresh bool, err error) {
 func (d *Dir) takeLock() error {
 	lock, err := d.opts.FS.Lock(d.path(lockFile))
 	if errors.Is(err, disk.ErrLocked) {
-		busy := &BusyError{Path: d.opts.Path}
-		if text, err := readFile(d.opts.FS, d.path(lockFile), 64); err == nil {
-			busy.PID, _ = strconv.Atoi(strings.TrimSpace(string(text))) // 0 if it is not there yet
-		}
-		return busy
+		return d.busy()
 	}
 	if err != nil {
 		return fmt.Errorf("lock data directory: %w", err)
@@ -226,6 +225,15 @@ func (d *Dir) takeLock() error {
 		_ = lock.Close()
 	}
 	return err
+}
+
+// busy says which process has the lock.
+func (d *Dir) busy() *BusyError {
+	busy := &BusyError{Path: d.opts.Path}
+	if text, err := readFile(d.opts.FS, d.path(lockFile), 64); err == nil {
+		busy.PID, _ = strconv.Atoi(strings.TrimSpace(string(text))) // 0 if it is not there yet
+	}
+	return busy
 }
 
 // Identity is who the directory belongs to.
@@ -264,8 +272,10 @@ func (d *Dir) clock() int64 { return time.Since(d.opened).Milliseconds() }
 // measureFree looks how much room there is; what was known stays if that
 // cannot be told.
 func (d *Dir) measureFree() {
-	if u, err := d.opts.FS.Usage(d.opts.Path); err == nil {
-		d.free.Store(int64(min(u.Free, 1<<62)))
+	if total, free, err := d.Usage(); err == nil {
+		d.free.Store(free)
+		d.metrics.diskTotal.Set(float64(total))
+		d.metrics.diskFree.Set(float64(free))
 	}
 }
 
@@ -298,6 +308,8 @@ func (d *Dir) recordsChanged() bool {
 
 // writeCheckpoint writes the records as they are now to the older slot.
 func (d *Dir) writeCheckpoint() error {
+	d.checkpointing.Lock()
+	defer d.checkpointing.Unlock()
 	d.mu.Lock()
 	next := d.mu.checkpoint
 	next.records = maps.Clone(next.records)
@@ -340,6 +352,7 @@ func (d *Dir) Close() error {
 	for _, l := range logs {
 		l.close()
 	}
+	d.keeper.removeAll(d.keeper.takeRemovals()) // of closed logs: what they have open is closed
 	d.background.Wait()
 	if err == nil {
 		err = d.markClean()
@@ -359,7 +372,11 @@ func (d *Dir) settle(logs []*Log) error {
 			return err
 		}
 	}
-	return errors.Join(d.Failed(), d.keeper.checkpoint(), d.Failed())
+	if err := errors.Join(d.Failed(), d.keeper.checkpoint(), d.Failed()); err != nil {
+		return err
+	}
+	d.keeper.removeAll(d.keeper.takeRemovals())
+	return d.Failed()
 }
 
 // trim cuts the preallocated zeros off. It needs no sync: should they come
@@ -393,4 +410,14 @@ func (d *Dir) markClean() error {
 	return writeClean(d.opts.FS, d.opts.Path, cleanMarker{
 		generation: c.generation, partitions: uint32(len(c.records)), wallMs: d.opts.Now().UnixMilli(), bootID: readBootID(d.opts.FS),
 	})
+}
+
+// Usage is the size and the free room of the file system that holds the
+// directory, in bytes.
+func (d *Dir) Usage() (total, free int64, err error) {
+	u, err := d.opts.FS.Usage(d.opts.Path)
+	if err != nil {
+		return 0, 0, err
+	}
+	return int64(min(u.Total, math.MaxInt64)), int64(min(u.Free, math.MaxInt64)), nil
 }

@@ -145,7 +145,7 @@ func TestLogIsNoDirectory(t *testing.T) {
 	m := disk.NewMem()
 	d := openDir(t, m)
 	putFile(t, m, d.logPath(testID), []byte("x"))
-	if _, err := d.OpenLog(t.Context(), testID, "t", Config{}); !errors.Is(err, ErrCorrupt) {
+	if _, err := d.OpenLog(t.Context(), testID, "t", Config{}, 0); !errors.Is(err, ErrCorrupt) {
 		t.Errorf("open: %v", err)
 	}
 	mustClose(t, d)
@@ -228,7 +228,7 @@ func TestSetAside(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, n := range []byte{1, 2, 3} {
-		l, err := d.OpenLog(t.Context(), id(n), "t", Config{})
+		l, err := d.OpenLog(t.Context(), id(n), "t", Config{}, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -305,7 +305,7 @@ func TestFlushNow(t *testing.T) {
 		m := disk.NewMem()
 		var flushed sync.Map
 		d := openDir(t, m, func(o *Options) { o.OnFlush = func(l *Log) { flushed.Store(l.ID(), l.Offsets().Durable) } })
-		lazy, err := d.OpenLog(t.Context(), ID{Topic: TopicID{1}}, "lazy", Config{FlushMessages: 3})
+		lazy, err := d.OpenLog(t.Context(), ID{Topic: TopicID{1}}, "lazy", Config{FlushMessages: 3}, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -318,7 +318,7 @@ func TestFlushNow(t *testing.T) {
 		}
 		var logs []*Log
 		for i := range 2 * syncAllFrom {
-			l, err := d.OpenLog(t.Context(), ID{Topic: TopicID{2}, Partition: int32(i)}, "each", Config{})
+			l, err := d.OpenLog(t.Context(), ID{Topic: TopicID{2}, Partition: int32(i)}, "each", Config{}, 0)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -373,7 +373,7 @@ func TestRemoveDuringUse(t *testing.T) {
 	d := openDir(t, m)
 	for i := range 50 {
 		id := ID{Topic: TopicID{1}, Partition: int32(i)}
-		l, err := d.OpenLog(t.Context(), id, "t", Config{SegmentBytes: 200})
+		l, err := d.OpenLog(t.Context(), id, "t", Config{SegmentBytes: 200}, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -398,7 +398,7 @@ func TestOutOfDescriptors(t *testing.T) {
 	d := openDir(t, m)
 	var logs []*Log
 	for i := range 4 {
-		l, err := d.OpenLog(t.Context(), ID{Topic: TopicID{1}, Partition: int32(i)}, "t", Config{})
+		l, err := d.OpenLog(t.Context(), ID{Topic: TopicID{1}, Partition: int32(i)}, "t", Config{}, 0)
 		if err != nil {
 			t.Fatal(err)
 		}

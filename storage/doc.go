@@ -19,7 +19,7 @@
 //	    <base>-<gen>.log         batches one after the other, nothing else
 //	    <base>-<gen>.index       offset → position
 //	    <base>-<gen>.timeindex   time → offset
-//	trash/                   deleted logs on their way out
+//	trash/                   deleted logs and segments on their way out
 //	quarantine/              what was set aside; nothing is ever removed here
 //
 // base is the segment's first offset in 20 decimal digits, gen in 6 hex digits
@@ -67,8 +67,19 @@
 // need not write a size. Readers never see them: they are bounded by what was
 // appended. They are cut off when the segment ends and at a clean stop.
 //
+// # The start
+//
+// SetStart raises the first offset; the caller makes it durable before and
+// gives it to OpenLog. A segment that is wholly below it leaves the log once it
+// is sealed and the durable mark is past it, and its files leave the disk after
+// the next checkpoint, which says where the log begins: so whoever looks at the
+// directory alone does not miss the records. Nothing is synced for that. What a
+// crash brings back of such files, some or all, is unread and removed again. A
+// log that ends below its start after a crash begins anew there.
+//
 // # After a crash
 //
+//   - Segments in front of the one that has the start are not looked at.
 //   - A sealed segment whose .log has the size in the seal is taken as it is.
 //   - Another one is scanned from the checkpoint's position, or from its
 //     beginning: magic, length, checksum, offset chain and count of each batch.
@@ -79,7 +90,8 @@
 //   - A batch that does not hold below the durable bound is damage. The bound
 //     is the seal's next offset, the checkpoint's offset, or the beginning of
 //     the next segment if that is sealed or in the checkpoint. Then OpenLog
-//     gives a *CorruptError and changes nothing.
+//     gives a *CorruptError and changes nothing. So it does if segments are
+//     missing at the start or in the middle.
 //   - Segments behind a torn end go to quarantine/: they were never durable.
 //   - Indexes that are missing or do not match are rebuilt from the .log.
 //
@@ -90,10 +102,12 @@
 //  1. Log.writing: over one append, roll or trim; held over the write to the
 //     file, never over a sync or a read.
 //  2. Log.mu: the published state; never held over a system call.
-//  3. queue.mu, files.mu, tables.mu, flusher.mu, keeper.mu, Dir.mu: leaves, for memory only.
+//  3. Dir.mu, then keeper.mu; queue.mu, files.mu, tables.mu, flusher.mu: leaves, for memory only.
 //
-// tables.repair is held over the rebuilding of an index and taken without any
-// other. OnFlush and OnFailure are called with no lock held. Rounds of the
-// flusher, and everything that the keeper does (seals, checkpoints, rolling by
-// age), are the work of one goroutine each, and need no lock among themselves.
+// tables.repair is held over the rebuilding of an index and the removal of a
+// segment's files, Dir.checkpointing over the writing of a checkpoint; both are
+// taken without any other. OnFlush and OnFailure are called with no lock held.
+// Rounds of the flusher, and everything that the keeper does (seals,
+// checkpoints, removals, rolling by age), are the work of one goroutine each,
+// and need no lock among themselves.
 package storage

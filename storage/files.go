@@ -91,27 +91,37 @@ func newFiles(fs disk.FS, budget int, m *metrics) *files {
 	return f
 }
 
+// errRetired says that the segment has left its log.
+var errRetired = errors.New("segment was removed")
+
 // acquire gives a reference to the segment's file, opening it if need be.
+// errRetired once the segment has left its log.
 func (f *files) acquire(s *segment) (*handle, error) {
 	f.mu.Lock()
-	if h := f.retainLocked(s); h != nil {
-		f.mu.Unlock()
-		return h, nil
-	}
+	h, retired := f.retainLocked(s), s.retired
 	f.mu.Unlock()
+	switch {
+	case h != nil:
+		return h, nil
+	case retired:
+		return nil, errRetired
+	}
 
 	file, err := f.open(s)
 	if err != nil {
 		return nil, err
 	}
 	f.mu.Lock()
-	if h := f.retainLocked(s); h != nil {
+	if h := f.retainLocked(s); h != nil || s.retired {
 		f.mu.Unlock()
 		_ = file.Close() // nothing was written through it
+		if h == nil {
+			return nil, errRetired
+		}
 		return h, nil
 	}
-	s.handle = &handle{File: file, seg: s, refs: 1}
-	h := s.handle
+	h = &handle{File: file, seg: s, refs: 1}
+	s.handle = h
 	f.mu.open++
 	extra := f.evictLocked(f.budget)
 	f.metrics.openFiles.Set(float64(f.mu.open))
@@ -187,6 +197,22 @@ func (f *files) release(h *handle) {
 	f.metrics.openFiles.Set(float64(f.mu.open))
 	f.mu.Unlock()
 	closeAll(extra)
+}
+
+// retire drops the segment's file and has nobody open it again: whoever tries
+// gets errRetired.
+func (f *files) retire(s *segment) {
+	f.mu.Lock()
+	s.retired = true
+	f.mu.Unlock()
+	f.drop(s)
+}
+
+// retired says whether the segment has left its log.
+func (f *files) retired(s *segment) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return s.retired
 }
 
 // drop forgets the segment's file: it is closed now or with its last

@@ -213,6 +213,9 @@ func (l *Log) endFlush(j *flushJob) {
 	for _, h := range unpin {
 		l.dir.files.release(h)
 	}
+	if j.segs[0] != j.target.seg {
+		l.shed()
+	}
 	if moved && l.dir.opts.OnFlush != nil {
 		l.dir.opts.OnFlush(l)
 	}

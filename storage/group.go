@@ -266,7 +266,10 @@ func (g *group) store() (*handle, error) {
 		l.dir.preallocate(seg, h, g.bytes, cfg, g.now.UnixMilli())
 	}
 	l.dir.metrics.writes.Inc()
-	if _, err = h.WriteVec(g.bufs, seg.size); err == nil {
+	began := time.Now()
+	_, err = h.WriteVec(g.bufs, seg.size)
+	l.dir.metrics.writeSeconds.Observe(time.Since(began).Seconds())
+	if err == nil {
 		if grown := seg.size + g.bytes - seg.allocated; grown > 0 {
 			seg.allocated += grown
 			l.dir.slack.Add(grown)
@@ -319,6 +322,7 @@ func (g *group) publish(h *handle) {
 	l.mu.end = seg.next
 	l.mu.changed = true
 	l.mu.Unlock()
+	l.dir.metrics.logBytes.Add(float64(g.bytes))
 	l.dir.files.release(h)
 }
 

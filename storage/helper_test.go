@@ -46,7 +46,12 @@ func mustClose(t testing.TB, d *Dir) {
 
 func openLog(t testing.TB, d *Dir, cfg Config) *Log {
 	t.Helper()
-	l, err := d.OpenLog(context.WithoutCancel(t.Context()), testID, "orders", cfg)
+	return openLogAt(t, d, cfg, 0)
+}
+
+func openLogAt(t testing.TB, d *Dir, cfg Config, start int64) *Log {
+	t.Helper()
+	l, err := d.OpenLog(context.WithoutCancel(t.Context()), testID, "orders", cfg, start)
 	if err != nil {
 		t.Fatalf("open log: %v", err)
 	}
@@ -185,22 +190,33 @@ func mustRead(t testing.TB, l *Log, from int64, maxBytes int, upTo int64) []byte
 
 // model is what a log must hold: its batches in order, patched as stored.
 type model struct {
-	batches []record.Batch
+	batches []record.Batch // from offset 0 on
+	start   int64
 }
 
 func (m *model) end() int64 {
 	if len(m.batches) == 0 {
-		return 0
+		return m.start
 	}
-	return m.batches[len(m.batches)-1].NextOffset()
+	return max(m.batches[len(m.batches)-1].NextOffset(), m.start)
+}
+
+// kept is the batches from the one on that has the start.
+func (m *model) kept() []record.Batch {
+	for i, b := range m.batches {
+		if b.NextOffset() > m.start {
+			return m.batches[i:]
+		}
+	}
+	return nil
 }
 
 func (m *model) add(b record.Batch) { m.batches = append(m.batches, bytes.Clone(b)) }
 
-// cutAt forgets the batches from an offset on.
+// cutAt forgets the batches that reach past an offset.
 func (m *model) cutAt(offset int64) {
 	for i, b := range m.batches {
-		if b.BaseOffset() >= offset {
+		if b.NextOffset() > offset {
 			m.batches = m.batches[:i]
 			return
 		}
@@ -212,20 +228,21 @@ func (m *model) cutAt(offset int64) {
 func (m *model) check(t testing.TB, l *Log, rng *rand.Rand) {
 	t.Helper()
 	o := l.Offsets()
-	if o.End != m.end() {
-		t.Fatalf("the log ends at %d, want %d", o.End, m.end())
+	if o.Start != m.start || o.End != m.end() {
+		t.Fatalf("the log is [%d, %d), want [%d, %d)", o.Start, o.End, m.start, m.end())
 	}
 	for _, maxBytes := range []int{math.MaxInt32, 1, 1 + rng.IntN(3000)} {
-		got := readAll(t, l, 0, o.End, maxBytes)
-		if err := sameBatches(got, m.batches); err != nil {
+		got := readAll(t, l, o.Start, o.End, maxBytes)
+		if err := sameBatches(got, m.kept()); err != nil {
 			t.Fatalf("read with %d bytes at most: %v", maxBytes, err)
 		}
 	}
-	if o.End == 0 {
-		return
+	var below *OffsetError
+	if _, err := l.Read(o.Start-1, 1, o.End); !errors.As(err, &below) || below.Start != o.Start {
+		t.Fatalf("read below the start: %v", err)
 	}
-	for range 20 {
-		from, upTo := rng.Int64N(o.End), rng.Int64N(o.End+1)
+	for range min(20, o.End-o.Start) {
+		from, upTo := o.Start+rng.Int64N(o.End-o.Start), rng.Int64N(o.End+1)
 		maxBytes := rng.IntN(5000)
 		if err := m.checkRead(mustRead(t, l, from, maxBytes, upTo), from, maxBytes, upTo); err != nil {
 			t.Fatalf("read from %d, %d bytes at most, below %d: %v", from, maxBytes, upTo, err)

@@ -110,6 +110,9 @@ func parseDirName(name string) (ID, bool) {
 	return id, true
 }
 
+// errNewer says that another version must read the directory.
+var errNewer = errors.New("written by a newer version")
+
 // Identity is who a data directory belongs to: meta.json, written once.
 type Identity struct {
 	ClusterID string // 22 characters, as Kafka's
@@ -207,7 +210,7 @@ func parseIdentity(b []byte) (Identity, error) {
 		return Identity{}, err
 	}
 	if j.MinReader > identityReader {
-		return Identity{}, fmt.Errorf("needs a reader of format %d; this version reads %d", j.MinReader, identityReader)
+		return Identity{}, fmt.Errorf("%w: it needs a reader of format %d, this version reads %d", errNewer, j.MinReader, identityReader)
 	}
 	if j.Format < 1 || j.MinReader < 1 {
 		return Identity{}, fmt.Errorf("format %d, min_reader %d: want 1 or more", j.Format, j.MinReader)

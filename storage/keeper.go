@@ -17,15 +17,16 @@ const (
 )
 
 // keeper is the one goroutine of a directory that writes what nobody waits
-// for: it seals segments that have ended, writes checkpoints, and ends
-// segments that have grown old.
+// for: it seals segments that have ended, writes checkpoints, removes segments
+// below their log's start, and ends segments that have grown old.
 type keeper struct {
 	dir  *Dir
 	wake chan struct{}
 
 	mu struct {
 		sync.Mutex
-		seals []sealRequest // in the order in which the segments ended
+		seals    []sealRequest // in the order in which the segments ended
+		removals []removal
 	}
 	bytes atomic.Int64 // appended since the last checkpoint
 }
@@ -68,6 +69,7 @@ func (k *keeper) run(ctx context.Context) {
 	defer tick.Stop()
 	last := time.Now()
 	for {
+		due := false
 		select {
 		case <-ctx.Done():
 			return
@@ -75,18 +77,33 @@ func (k *keeper) run(ctx context.Context) {
 		case <-tick.C:
 			k.dir.measureFree()
 			k.rollOld()
+			due = k.removalsDue()
 		}
 		if k.dir.Failed() != nil {
 			continue
 		}
 		k.sealAll()
-		if time.Since(last) >= checkpointEvery || k.bytes.Load() >= checkpointBytes {
+		if due || time.Since(last) >= checkpointEvery || k.bytes.Load() >= checkpointBytes {
 			last = time.Now()
-			if err := k.checkpoint(); err != nil {
-				k.complain("checkpoint was not written", err)
-			}
+			k.save()
 		}
 	}
+}
+
+// save writes a checkpoint, and then removes what it says is not needed.
+func (k *keeper) save() {
+	removals := k.takeRemovals()
+	err := k.checkpoint()
+	if err != nil {
+		k.complain("checkpoint was not written", err)
+	}
+	if err == nil || noSpace(err) && k.dir.Failed() == nil {
+		k.removeAll(removals)
+		return
+	}
+	k.mu.Lock()
+	k.mu.removals = append(removals, k.mu.removals...)
+	k.mu.Unlock()
 }
 
 // complain reports an error. A lack of room or of descriptors passes by and
@@ -171,6 +188,7 @@ func (k *keeper) sealOne(l *Log, s *segment) error {
 	s.entries, s.times = nil, nil
 	s.sealed.Store(true)
 	l.mu.Unlock()
+	l.shed()
 	return nil
 }
 

@@ -141,6 +141,7 @@ func (l *Log) close() bool {
 	l.mu.lazy = backlog{}
 	l.mu.Unlock()
 	l.dir.flusher.lazyBytes.Add(-lazy.bytes)
+	l.dir.metrics.held(segments, -1)
 	for _, s := range segments {
 		l.dir.files.release(s.pin)
 		s.pin = nil

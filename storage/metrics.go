@@ -21,6 +21,21 @@ type metrics struct {
 	maxFiles      prometheus.Gauge
 	mappings      prometheus.Gauge
 	unflushed     prometheus.GaugeFunc
+	writeSeconds  prometheus.Histogram
+	logBytes      prometheus.Gauge
+	segments      prometheus.Gauge
+	diskTotal     prometheus.Gauge
+	diskFree      prometheus.Gauge
+}
+
+// held counts segments that a log has from now on (sign 1) or has no more (-1).
+func (m *metrics) held(segs []*segment, sign int) {
+	var bytes int64
+	for _, s := range segs {
+		bytes += s.size
+	}
+	m.segments.Add(float64(sign * len(segs)))
+	m.logBytes.Add(float64(int64(sign) * bytes))
 }
 
 func newMetrics(r prometheus.Registerer, unflushed func() float64) *metrics {
@@ -52,6 +67,11 @@ func newMetrics(r prometheus.Registerer, unflushed func() float64) *metrics {
 		openFiles:     gauge("segment_open_files", "Segment files open now."),
 		maxFiles:      gauge("segment_max_files", "Segment files that may stay open while nobody uses them."),
 		mappings:      gauge("index_mappings", "Index files mapped now."),
+		writeSeconds:  histogram("append_write_seconds", "Time that a write to a log took, into the page cache.", 1e-5, 2, 18),
+		logBytes:      gauge("log_bytes", "Bytes of all batches in open logs."),
+		segments:      gauge("segments", "Segments of open logs."),
+		diskTotal:     gauge("disk_total_bytes", "Size of the file system that holds the data directory."),
+		diskFree:      gauge("disk_free_bytes", "Room left on the file system that holds the data directory, measured each second."),
 		unflushed: prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Namespace: "leat", Subsystem: "storage", Name: "page_cache_unflushed_bytes",
 			Help: "Bytes of page-cache-mode logs that no flush has covered yet.",
@@ -59,7 +79,8 @@ func newMetrics(r prometheus.Registerer, unflushed func() float64) *metrics {
 	}
 	if r != nil {
 		r.MustRegister(m.flushRounds, m.flushSeconds, m.flushFiles, m.flushSyncAlls, m.writes, m.bytes, m.batches, m.rolls, m.recoveries,
-			m.cutBytes, m.rebuilt, m.checkpoints, m.openFiles, m.maxFiles, m.mappings, m.unflushed)
+			m.cutBytes, m.rebuilt, m.checkpoints, m.openFiles, m.maxFiles, m.mappings, m.unflushed, m.writeSeconds, m.logBytes, m.segments,
+			m.diskTotal, m.diskFree)
 	}
 	return m
 }

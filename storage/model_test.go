@@ -9,6 +9,7 @@ import (
 	"os"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -21,9 +22,10 @@ var (
 	modelSeed  = flag.Uint64("seed", 0, "run TestModel with this seed only")
 )
 
-// TestModel proves that whatever is appended, and however often the process
-// restarts or the power fails, the log has the same batches in the same order
-// as a plain slice: all that was durable, and of the rest a prefix.
+// TestModel proves that whatever is appended, and however often the start is
+// raised, the process restarts or the power fails, the log has the same batches
+// in the same order as a plain slice: all that was durable and not deleted, and
+// of the rest a prefix. Check finds no damage in what a crash leaves.
 func TestModel(t *testing.T) {
 	seeds := *modelSeeds
 	if seeds == 0 {
@@ -57,6 +59,7 @@ type modelRun struct {
 	log   *Log
 	cfg   Config
 	model model
+	start atomic.Int64    // what the log's owner has durable
 	pids  map[int64]int32 // next sequence of each producer
 	last  map[int64]sent  // the newest batch of each producer, to send again
 }
@@ -99,8 +102,10 @@ func (r *modelRun) open() { r.dir = openDir(r.t, r.fs) }
 func (r *modelRun) run(steps int) {
 	for range steps {
 		switch n := r.rng.IntN(100); {
-		case n < 60:
+		case n < 55:
 			r.append()
+		case n < 60:
+			r.raise()
 		case n < 70:
 			r.repeat()
 		case n < 80:
@@ -183,13 +188,40 @@ func (r *modelRun) repeat() {
 	}
 }
 
+// raise raises the start, and tries what must change nothing.
+func (r *modelRun) raise() {
+	start, end := r.model.start, r.model.end()
+	to := start + r.rng.Int64N(end-start+1)
+	if r.rng.IntN(4) == 0 {
+		to = end
+	}
+	r.start.Store(to)
+	r.model.start = to
+	for _, offset := range []int64{to, to, start - 1, start} {
+		if err := r.log.SetStart(offset); err != nil {
+			r.t.Fatalf("start %d: %v", offset, err)
+		}
+	}
+	var out *OffsetError
+	if err := r.log.SetStart(end + 1); !errors.As(err, &out) || out.Start != to || out.End != end {
+		r.t.Fatalf("start past the end: %v", err)
+	}
+	if o := r.log.Offsets(); o.Start != to || o.End != end {
+		r.t.Fatalf("after the start was set to %d: %+v", to, o)
+	}
+}
+
 func (r *modelRun) restart() {
 	mustClose(r.t, r.dir)
+	if c := check(r.t, r.fs); len(c.Findings) > 0 || !c.Clean {
+		r.t.Fatalf("after a clean stop:\n%s", c.lines())
+	}
 	r.open()
 	if r.dir.Unclean() {
 		r.t.Fatal("a clean stop was followed by an unclean start")
 	}
-	r.log = openLog(r.t, r.dir, r.cfg)
+	r.log = openLogAt(r.t, r.dir, r.cfg, r.model.start)
+	r.forgetProducers(r.model.end())
 	r.model.check(r.t, r.log, r.rng)
 	if o := r.log.Offsets(); o.Durable != o.End {
 		r.t.Fatalf("after a clean stop %+v", o)
@@ -203,12 +235,16 @@ func (r *modelRun) crash() {
 	was := r.log.Offsets()
 	clone := r.fs.CrashClone(keep, r.rng)
 	if r.rng.IntN(2) == 0 {
-		clone, was = r.crashWithin(keep)
+		clone, was, r.model.start = r.crashWithin(keep)
+		r.start.Store(r.model.start)
 	}
 	_ = r.dir.Close() // the old world may end as it likes
 	r.fs = clone
+	if c := check(r.t, r.fs); c.Damages > 0 {
+		r.t.Fatalf("after a crash:\n%s", c.lines())
+	}
 	r.open()
-	r.log = openLog(r.t, r.dir, r.cfg)
+	r.log = openLogAt(r.t, r.dir, r.cfg, r.model.start)
 	end := r.log.Offsets().End
 	if end < was.Durable || end > r.model.end() {
 		r.t.Fatalf("after a crash the log ends at %d, durable was %d, appended %d", end, was.Durable, r.model.end())
@@ -223,7 +259,7 @@ func (r *modelRun) crash() {
 
 // crashWithin goes on until the power is cut before some operation on the
 // file system, of whichever goroutine.
-func (r *modelRun) crashWithin(keep float64) (clone *disk.Mem, was Offsets) {
+func (r *modelRun) crashWithin(keep float64) (clone *disk.Mem, was Offsets, start int64) {
 	var mu sync.Mutex
 	left := 1 + r.rng.IntN(40)
 	rng := rand.New(rand.NewPCG(r.rng.Uint64(), 0))
@@ -231,7 +267,7 @@ func (r *modelRun) crashWithin(keep float64) (clone *disk.Mem, was Offsets) {
 		mu.Lock()
 		defer mu.Unlock()
 		if left--; left == 0 {
-			was = r.log.Offsets()
+			was, start = r.log.Offsets(), r.start.Load()
 			clone = r.fs.CrashClone(keep, rng)
 		}
 		return nil
@@ -244,20 +280,26 @@ func (r *modelRun) crashWithin(keep float64) (clone *disk.Mem, was Offsets) {
 		if done {
 			break
 		}
+		if r.rng.IntN(6) == 0 {
+			r.raise()
+			r.dir.keeper.bytes.Store(checkpointBytes) // the files go at once
+			r.dir.keeper.signal()
+		}
 		r.append()
 	}
 	r.fs.SetFault(nil)
 	mu.Lock()
 	defer mu.Unlock()
 	if clone == nil {
-		was = r.log.Offsets()
+		was, start = r.log.Offsets(), r.start.Load()
 		clone = r.fs.CrashClone(keep, rng)
 	}
 	left = 0 // a call that is still on its way changes nothing
-	return clone, was
+	return clone, was, start
 }
 
-// forgetProducers goes back to what the log says of the producers.
+// forgetProducers goes back to what the log says of the producers. What was
+// deleted it need not know.
 func (r *modelRun) forgetProducers(end int64) {
 	clear(r.pids)
 	for _, b := range r.model.batches {
@@ -266,7 +308,7 @@ func (r *modelRun) forgetProducers(end int64) {
 		}
 	}
 	for pid, s := range r.last {
-		if s.at.Base >= end {
+		if s.at.Base >= end || s.at.Base < r.model.start {
 			delete(r.last, pid)
 		}
 	}

@@ -29,12 +29,12 @@ func (l *Log) Read(from int64, maxBytes int, upTo int64) (record.Section, error)
 	}
 	h, err := l.dir.files.acquire(v.seg)
 	if err != nil {
-		return nil, err
+		return nil, l.gone(from, err)
 	}
 	start, end, err := v.bounds(h, from, int64(maxBytes), upTo)
 	if err != nil || start >= end.pos {
 		l.dir.files.release(h)
-		return nil, err
+		return nil, l.gone(from, err)
 	}
 	return &section{files: l.dir.files, handle: h, start: start, size: end.pos - start, next: end.offset}, nil
 }

@@ -33,7 +33,14 @@ type recovery struct {
 	log   *Log
 	rec   checkpointRecord
 	known bool // rec is the partition's
+	// start is the log's first offset: what the caller or the checkpoint says.
+	start int64
 	found []found
+	// below are segments in front of the one that has start. They were
+	// removed, or were about to be, and nothing of them is read.
+	below   []found
+	vouched bool       // the checkpoint has start
+	ended   []*segment // that are not sealed yet
 	// orphans are index files without a .log.
 	orphans []string
 	report
@@ -48,13 +55,17 @@ type report struct {
 	quarantined int
 }
 
-// recoverLog opens the partition's log from what is on disk.
-func (d *Dir) recoverLog(ctx context.Context, n LogName, cfg Config, rec checkpointRecord, known bool) (*Log, error) {
+// recoverLog opens the partition's log from what is on disk; handOver has the keeper
+// do the rest.
+func (d *Dir) recoverLog(ctx context.Context, n LogName, cfg Config, start int64, rec checkpointRecord, known bool) (*recovery, error) {
 	began := time.Now()
 	l := &Log{dir: d, id: n.ID, name: n.Topic, path: d.logPath(n.ID)}
 	l.config.Store(&cfg)
 	l.writing.producers = newProducers(cfg.ProducerExpiration, 0)
-	r := &recovery{dir: d, log: l, rec: rec, known: known, report: report{scannedFrom: -1}}
+	r := &recovery{dir: d, log: l, rec: rec, known: known, start: start, report: report{scannedFrom: -1}}
+	if known {
+		r.start = max(start, rec.logStart)
+	}
 	if err := r.list(); err != nil {
 		return nil, err
 	}
@@ -63,15 +74,80 @@ func (d *Dir) recoverLog(ctx context.Context, n LogName, cfg Config, rec checkpo
 			return nil, err
 		}
 	}
-	if known && rec.logStart < r.found[0].seg.base {
-		return nil, r.corrupt(r.found[0].seg, missing(rec.logStart, r.found[0].seg.base))
+	r.split()
+	if first := r.found[0].seg; r.start < first.base {
+		return nil, r.corrupt(first, missing(r.start, first.base))
+	}
+	if err := r.vouchBelow(); err != nil {
+		return nil, err
 	}
 	if err := r.load(ctx); err != nil {
 		r.dropFiles()
 		return nil, err
 	}
+	d.metrics.held(l.mu.segments, 1)
 	r.tell(ctx, time.Since(began))
-	return l, nil
+	return r, nil
+}
+
+// handOver gives the keeper what is left to do for the log. The directory's mu
+// must be held until the log is one of its own: seals come before those that the
+// keeper asks for itself, and the checkpoint that comes before the removal of
+// files must have the log in it.
+func (r *recovery) handOver() {
+	for _, s := range r.ended {
+		r.dir.keeper.seal(r.log, s)
+	}
+	if len(r.below) > 0 {
+		segs := make([]*segment, len(r.below))
+		for i, f := range r.below {
+			segs[i] = f.seg
+		}
+		r.dir.keeper.remove(r.log, segs)
+	}
+}
+
+// split puts the segments aside of which another one's beginning says that
+// they are wholly below the start. Gaps among them mean nothing: they come
+// back from a crash one by one.
+func (r *recovery) split() {
+	n := max(lastTrue(len(r.found), func(i int) bool { return r.found[i].seg.base <= r.start }), 0)
+	r.below, r.found = r.found[:n:n], r.found[n:]
+}
+
+// vouch has the checkpoint say where the log begins, before files change of
+// which it knows: whoever looks at the directory without the metadata must not
+// miss records that were deleted. On a full disk it does without.
+func (r *recovery) vouch() error {
+	if r.vouched || r.start == 0 || r.known && r.rec.logStart >= r.start {
+		return nil
+	}
+	r.vouched = true
+	rec := r.rec
+	rec.logStart = r.start
+	if !r.known {
+		rec.maxTimestamp = -1
+	}
+	r.dir.setRecord(r.log.id, rec)
+	err := r.dir.writeCheckpoint()
+	if noSpace(err) && !errors.Is(err, errSync) {
+		return nil
+	}
+	if err != nil && errors.Is(err, errSync) {
+		r.dir.fail(err)
+	}
+	return err
+}
+
+// vouchBelow is vouch for segments below the start that may never have been
+// durable: once a later one is, they would seem to be damaged.
+func (r *recovery) vouchBelow() error {
+	for _, f := range r.below {
+		if !f.sealed || f.size != f.seal.logBytes {
+			return r.vouch()
+		}
+	}
+	return nil
 }
 
 // load reads the segments that were found and makes the log of them.
@@ -85,8 +161,13 @@ func (r *recovery) load(ctx context.Context) error {
 		}
 	}
 	last := r.found[len(r.found)-1].seg
-	if r.known && last.next < r.rec.recoveryOffset {
-		return r.corrupt(last, missing(last.next, r.rec.recoveryOffset))
+	if from := max(last.next, r.start); r.known && from < r.rec.recoveryOffset {
+		return r.corrupt(last, missing(from, r.rec.recoveryOffset))
+	}
+	if last.next < r.start {
+		if err := r.startOver(last.next); err != nil {
+			return err
+		}
 	}
 	if err := r.removeOrphans(); err != nil {
 		return err
@@ -101,7 +182,7 @@ func (r *recovery) load(ctx context.Context) error {
 	r.log.mu.durable = r.log.markLocked()
 	for _, s := range r.log.mu.segments[:len(r.log.mu.segments)-1] {
 		if !s.sealed.Load() {
-			r.dir.keeper.seal(r.log, s)
+			r.ended = append(r.ended, s)
 		}
 	}
 	return nil
@@ -171,7 +252,9 @@ func (r *recovery) removeOrphans() error {
 		return nil
 	}
 	for _, name := range r.orphans {
-		r.dir.opts.Logger.Warn("index file without a log was removed", slog.String("path", filepath.Join(r.log.path, name)))
+		if base, _, _, _ := parseSegmentName(name); base >= r.start {
+			r.dir.opts.Logger.Warn("index file without a log was removed", slog.String("path", filepath.Join(r.log.path, name)))
+		}
 		if err := r.dir.opts.FS.Remove(filepath.Join(r.log.path, name)); err != nil {
 			return err
 		}
@@ -202,9 +285,9 @@ func (r *recovery) readSeals(f *found) {
 }
 
 // createEmpty makes the first segment of a partition whose directory has
-// none, unless it once had records.
+// none, unless it once had records that are not below its start.
 func (r *recovery) createEmpty(n LogName) error {
-	if r.known && r.rec.recoveryOffset > 0 {
+	if r.known && r.rec.recoveryOffset > r.start {
 		return &CorruptError{Path: r.log.path, Err: fmt.Errorf("all segments are missing, the log was durable up to offset %d", r.rec.recoveryOffset)}
 	}
 	fsys := r.dir.opts.FS
@@ -214,18 +297,43 @@ func (r *recovery) createEmpty(n LogName) error {
 	if err := errors.Join(r.removeOrphans(), r.dir.describe(n)); err != nil {
 		return err
 	}
-	s := newSegment(r.log.path, 0, 0)
-	if err := s.createFiles(fsys); err != nil {
+	if err := errors.Join(r.vouch(), r.begin()); err != nil {
 		return err
 	}
-	for _, dir := range []string{r.log.path, r.dir.path(logsDir)} {
-		if err := r.synced(dir, fsys.SyncDir(dir)); err != nil {
-			return err
-		}
+	dir := r.dir.path(logsDir)
+	return r.synced(dir, fsys.SyncDir(dir))
+}
+
+// begin makes the first segment of a log that has none, at its start.
+func (r *recovery) begin() error {
+	s := newSegment(r.log.path, r.start, 0)
+	if err := s.createFiles(r.dir.opts.FS); err != nil {
+		return err
+	}
+	if err := r.synced(r.log.path, r.dir.opts.FS.SyncDir(r.log.path)); err != nil {
+		return err
 	}
 	s.named = true
 	r.found = []found{{seg: s}}
 	return nil
+}
+
+// startOver begins a log anew that ends, at end, below its start: what was
+// behind that was not durable when the power failed, or the files are older
+// than the metadata. They are kept for a person to look at.
+func (r *recovery) startOver(end int64) error {
+	r.dir.opts.Logger.Error("log ended before its start and begins anew there; its files were put into quarantine",
+		slog.String("topic", r.log.name), slog.Int("partition", int(r.log.id.Partition)),
+		slog.Int64("end_offset", end), slog.Int64("log_start_offset", r.start))
+	if err := r.vouch(); err != nil {
+		return err
+	}
+	r.dropFiles()
+	r.found, r.below = append(r.below, r.found...), nil
+	if err := r.setLaterAside(-1); err != nil {
+		return err
+	}
+	return r.begin()
 }
 
 // nextBase is where the segment after the i-th begins, -1 if none is known.
@@ -311,10 +419,11 @@ func (r *recovery) finish() error {
 			s.named = true
 		}
 	}
-	l.mu.start = l.mu.segments[0].base
+	l.mu.start = r.start
 	l.mu.end = last.next
 	l.mu.epoch = r.rec.leaderEpoch
-	l.mu.changed = !r.known || r.rec.activeBase != last.base || r.rec.recoveryPos != last.size
+	// An index that was rebuilt is written with the next checkpoint.
+	l.mu.changed = !r.known || r.rec.activeBase != last.base || r.rec.recoveryPos != last.size || r.rec.logStart != r.start || r.rebuilt > 0
 	return nil
 }
 

@@ -110,7 +110,7 @@ func (r *recoveryScript) open() string {
 	if r.dir == nil {
 		r.dir = openDir(r.t, r.fs, func(o *Options) { o.Logger = logger })
 	}
-	l, err := r.dir.OpenLog(context.WithoutCancel(r.t.Context()), testID, "orders", Config{SegmentBytes: 1000, IndexInterval: 200})
+	l, err := r.dir.OpenLog(context.WithoutCancel(r.t.Context()), testID, "orders", Config{SegmentBytes: 1000, IndexInterval: 200}, 0)
 	out := strings.ReplaceAll(r.lines.String(), "/data/logs/"+testID.dirName()+"/", "")
 	if err != nil {
 		var damage *CorruptError

@@ -85,7 +85,8 @@ func (r *recovery) scanSegment(i int, bound, next int64) error {
 		return fmt.Errorf("scan %s: %w", s.logPath(), err)
 	}
 	r.read += f.size - from
-	if end.next < bound {
+	// What is missing below the log's start was not to be kept.
+	if end.next < bound && bound > r.start {
 		return &CorruptError{Path: s.logPath(), Pos: end.pos, Err: orElseErr(end.why, missing(end.next, bound))}
 	}
 	if end.pos > from {

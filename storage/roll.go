@@ -43,6 +43,7 @@ func (l *Log) roll(old *segment) (*segment, error) {
 	l.mu.changed = true
 	l.mu.Unlock()
 	l.dir.metrics.rolls.Inc()
+	l.dir.metrics.segments.Inc()
 	l.dir.keeper.seal(l, old)
 	return seg, nil
 }

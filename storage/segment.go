@@ -37,7 +37,10 @@ type segment struct {
 	// Only the keeper uses it.
 	written writtenIndex
 
-	handle *handle // guarded by files.mu
+	// Guarded by files.mu: the open file, and that it is not to be opened
+	// again because the segment has left its log.
+	handle  *handle
+	retired bool
 }
 
 // writtenIndex counts the entries that are in the files of an index that is

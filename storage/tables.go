@@ -242,6 +242,9 @@ func (l *sealedLookup) rebuild(key tableKey, lookup func(*table) error) error {
 	if !errors.Is(err, errBadIndex) {
 		return err
 	}
+	if l.files.retired(l.seg) {
+		return errRetired
+	}
 	l.tables.logger.Warn("index file is damaged and is rebuilt from the log",
 		slog.String("path", key.kind.path(l.seg)), slog.Any("err", err))
 	if err := rebuildSealed(l.tables, l.files, l.seg, l.interval); err != nil {

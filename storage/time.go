@@ -27,17 +27,30 @@ func (l *Log) FindTime(ts, upTo int64) (offset, timestamp int64, err error) {
 		if v.tail.maxTimestamp < ts {
 			continue
 		}
-		e, err := v.beforeTime(ts)
-		if err != nil {
-			return -1, -1, err
+		offset, timestamp, err = v.findTime(upTo, ts)
+		if errors.Is(err, errRetired) {
+			continue // it has left the log meanwhile
 		}
-		offset, timestamp, err = v.firstRecord(int64(e.rel), upTo, ts)
 		if err != nil || offset >= 0 {
 			return offset, timestamp, err
 		}
 	}
 	return -1, -1, nil
 }
+
+// findTime is the segment's first record of the log below upTo whose timestamp
+// is ts or later; -1 and -1 if there is none.
+func (v *view) findTime(upTo, ts int64) (offset, timestamp int64, err error) {
+	e, err := v.beforeTime(ts)
+	if err != nil {
+		return -1, -1, err
+	}
+	return v.firstRecord(max(int64(e.rel), v.startRel()), upTo, ts)
+}
+
+// startRel is the log's start relative to the segment's base, 0 if it is
+// before that.
+func (v *view) startRel() int64 { return max(v.log.Offsets().Start-v.seg.base, 0) }
 
 // FindMaxTime finds the first record below upTo that has the greatest
 // timestamp of all below upTo. -1 and -1 if no record has one.
@@ -46,13 +59,23 @@ func (l *Log) FindMaxTime(upTo int64) (offset, timestamp int64, err error) {
 		return -1, -1, ErrClosed
 	}
 	defer l.leave()
-	best, latest := (*view)(nil), int64(-1)
+	for {
+		offset, timestamp, err = l.findMaxTime(upTo)
+		if !errors.Is(err, errRetired) {
+			return offset, timestamp, err
+		}
+		// A segment has left the log meanwhile: there is one less to look at.
+	}
+}
+
+func (l *Log) findMaxTime(upTo int64) (offset, timestamp int64, err error) {
+	best, latest, start := (*view)(nil), int64(-1), l.Offsets().Start
 	views := l.views(upTo)
 	for i := range views {
 		v := &views[i]
 		greatest := v.tail.maxTimestamp
-		if greatest > latest && v.tail.next > upTo {
-			if greatest, err = v.maxBefore(upTo); err != nil {
+		if greatest > latest && (v.tail.next > upTo || v.startRel() > 0) {
+			if greatest, err = v.maxWithin(upTo); err != nil {
 				return -1, -1, err
 			}
 		}
@@ -63,11 +86,11 @@ func (l *Log) FindMaxTime(upTo int64) (offset, timestamp int64, err error) {
 	if best == nil {
 		return -1, -1, nil
 	}
-	e, err := best.beforeTime(latest)
-	if err != nil {
-		return -1, -1, err
+	offset, timestamp, err = best.findTime(upTo, latest)
+	if err == nil && offset < 0 && l.Offsets().Start != start {
+		err = errRetired
 	}
-	return best.firstRecord(int64(e.rel), upTo, latest)
+	return offset, timestamp, err
 }
 
 // views looks at all segments that begin below upTo, in order.
@@ -78,6 +101,9 @@ func (l *Log) views(upTo int64) []view {
 	for _, s := range l.mu.segments {
 		if s.base >= min(upTo, l.mu.end) {
 			break
+		}
+		if s.next <= l.mu.start {
+			continue
 		}
 		vs = append(vs, view{log: l, seg: s, tail: s.tail, sealed: s.sealed.Load()})
 	}
@@ -105,30 +131,51 @@ func (v *view) firstRecord(rel, upTo, ts int64) (offset, timestamp int64, err er
 	return offset, timestamp, nil
 }
 
-// maxBefore is the greatest timestamp of the segment's records below upTo.
-func (v *view) maxBefore(upTo int64) (int64, error) {
-	e, err := v.floorTime(uint32(upTo - v.seg.base))
+// maxWithin is the greatest timestamp of the segment's records from the log's
+// start on and below upTo.
+func (v *view) maxWithin(upTo int64) (int64, error) {
+	e, err := v.knownMax(upTo)
 	if err != nil {
 		return -1, err
 	}
-	latest := e.ts
+	latest, start := e.ts, v.seg.base+v.startRel()
 	err = v.eachBatch(int64(e.rel), upTo, func(w *walk, h record.Batch) (bool, error) {
-		if h.NextOffset() <= upTo {
+		if h.BaseOffset() >= start && h.NextOffset() <= upTo {
 			latest = max(latest, h.MaxTimestamp())
+			return false, nil
+		}
+		if h.MaxTimestamp() <= latest {
 			return false, nil
 		}
 		b, err := w.batch(h)
 		if err != nil {
 			return false, err
 		}
-		return true, record.Times(b, maxStoredExpanded, func(offset, timestamp int64) bool {
-			if offset < upTo {
+		return false, record.Times(b, maxStoredExpanded, func(offset, timestamp int64) bool {
+			if offset >= start && offset < upTo {
 				latest = max(latest, timestamp)
 			}
 			return offset < upTo
 		})
 	})
 	return latest, err
+}
+
+// knownMax is the greatest timestamp of the segment's records from the log's
+// start up to some offset not past upTo, as far as the index knows it: it counts
+// from the segment's beginning, and a record below the start may be the one with
+// the greatest timestamp.
+func (v *view) knownMax(upTo int64) (timeEntry, error) {
+	end := min(upTo, v.tail.next) - v.seg.base
+	e, err := v.floorTime(uint32(end))
+	rel := v.startRel()
+	if err != nil || rel == 0 {
+		return e, err
+	}
+	if first, err := v.beforeTime(e.ts); err != nil || e.ts >= 0 && int64(first.rel) >= rel {
+		return e, err
+	}
+	return timeEntry{ts: -1, rel: uint32(min(rel, end))}, nil
 }
 
 // eachBatch calls fn with the headers of the batches from the one at the

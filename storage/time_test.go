@@ -2,7 +2,9 @@ package storage
 
 import (
 	"math"
+	"math/rand/v2"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -59,4 +61,61 @@ func TestFindTimeMemory(t *testing.T) {
 		}
 		mustClose(t, d)
 	}
+}
+
+// TestTimesFromStart proves for random timestamps that lookups by time give
+// the first record that fits of those from the log's start on, wherever in a
+// batch or segment that is.
+func TestTimesFromStart(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(30) {
+		rng := rand.New(rand.NewPCG(seed, 5))
+		m := disk.NewMem()
+		d := openDir(t, m)
+		l := openLog(t, d, startConfig)
+		var times []int64
+		for range 60 {
+			batch := make([]int64, 1+rng.IntN(4))
+			values := make([]string, len(batch))
+			for i := range batch {
+				batch[i] = 100 + rng.Int64N(80)
+				values[i] = strings.Repeat("v", rng.IntN(60))
+			}
+			times = append(times, batch...)
+			mustAppend(t, l, batchOf(t, record.Codec(rng.IntN(5)), batch, values...))
+		}
+		end := int64(len(times))
+		waitDurable(t, l)
+		for start := int64(0); start < end; start += 1 + rng.Int64N(30) {
+			if err := l.SetStart(start); err != nil {
+				t.Fatal(err)
+			}
+			for range 20 {
+				upTo, ts := rng.Int64N(end+1), 100+rng.Int64N(85)
+				at, found, err := l.FindTime(ts, upTo)
+				if want := firstTime(times, start, upTo, ts); at != want || err != nil || at >= 0 && found != times[at] {
+					t.Fatalf("seed %d, start %d: first at %d or later below %d: %d (%d), %v; want %d", seed, start, ts, upTo, at, found, err, want)
+				}
+				latest := int64(-1)
+				if start < upTo {
+					latest = slices.Max(times[start:upTo])
+				}
+				at, found, err = l.FindMaxTime(upTo)
+				if want := firstTime(times, start, upTo, max(latest, 0)); at != want || found != latest || err != nil {
+					t.Fatalf("seed %d, start %d: greatest below %d: %d at %d, %v; want %d at %d", seed, start, upTo, found, at, err, latest, want)
+				}
+			}
+		}
+		mustClose(t, d)
+	}
+}
+
+// firstTime is the first offset in [start, upTo) with a time of ts or later.
+func firstTime(times []int64, start, upTo, ts int64) int64 {
+	for at := start; at < upTo; at++ {
+		if times[at] >= ts {
+			return at
+		}
+	}
+	return -1
 }

@@ -29,6 +29,8 @@ func samples() []Record {
 		&TopicRemoved{ID: id(1)},
 		&TopicGone{ID: id(1)},
 		&ProducerIDsTaken{Next: 1 << 40},
+		&BrokerConfigSet{Broker: AllBrokers, Name: "num.partitions", Value: new("3")},
+		&BrokerConfigSet{Broker: 7, Name: "num.partitions"},
 	}
 }
 
@@ -111,7 +113,7 @@ func TestStateIsLogByKey(t *testing.T) {
 	made := byte(0) // ids are never used again
 	for step := range 200 {
 		n := byte(rng.IntN(int(made) + 1))
-		switch rng.IntN(6) {
+		switch rng.IntN(8) {
 		case 0, 1:
 			made++
 			commit(&CreateTopics{Topics: []NewTopic{{ID: id(made), Name: fmt.Sprint("t", n), Partitions: rng.Int32N(5), Replication: 1, Configs: map[string]string{"a": "b"}}}})
@@ -123,6 +125,11 @@ func TestStateIsLogByKey(t *testing.T) {
 			commit(&SetTopicConfigs{ID: id(n), Values: map[string]*string{"a": nil, "c": new(fmt.Sprint(step))}})
 		case 5:
 			commit(&Boot{ID: 1, UUID: "u", Unclean: []storage.ID{{Topic: id(n)}}})
+		case 6:
+			commit(&AddPartitions{Topics: []MorePartitions{{ID: id(n), Count: rng.Int32N(8)}}})
+		case 7:
+			values := map[string]*string{"a": nil, fmt.Sprint("c", rng.IntN(3)): new(fmt.Sprint(step)), fmt.Sprint("c", rng.IntN(3)): nil}
+			commit(&SetBrokerConfigs{ID: int32(rng.IntN(3)) - 1, Values: values})
 		}
 	}
 	keys := make([]string, 0, len(kept))
@@ -145,7 +152,7 @@ func TestStateIsLogByKey(t *testing.T) {
 	if !reflect.DeepEqual(read, state) {
 		t.Errorf("read back %+v, want %+v", read, state)
 	}
-	if len(state.topics) == 0 || len(state.dying) == 0 {
+	if len(state.topics) == 0 || len(state.dying) == 0 || len(state.configs) == 0 {
 		t.Error("the run covered nothing")
 	}
 }
@@ -155,6 +162,7 @@ func TestStateIsImmutable(t *testing.T) {
 	s, err := NewState().With([]Record{
 		&BrokerRegistered{ID: 1}, &TopicCreated{ID: id(1), Name: "t"},
 		&PartitionChanged{Topic: id(1), Partition: Partition{Leader: 1}}, &TopicConfigSet{Topic: id(1), Name: "a", Value: new("1")},
+		&BrokerConfigSet{Broker: 1, Name: "a", Value: new("1")},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -163,11 +171,28 @@ func TestStateIsImmutable(t *testing.T) {
 	if _, err := s.With([]Record{
 		&PartitionChanged{Topic: id(1), Partition: Partition{Leader: 2}}, &TopicConfigSet{Topic: id(1), Name: "a"},
 		&TopicRemoved{ID: id(1)}, &BrokerRegistered{ID: 2}, &ProducerIDsTaken{Next: 5},
+		&BrokerConfigSet{Broker: 1, Name: "a", Value: new("2")}, &BrokerConfigSet{Broker: 1, Name: "b", Value: new("2")},
 	}); err != nil {
 		t.Fatal(err)
 	}
 	if after := fmt.Sprintf("%+v %+v", s, *s.Topic(id(1))); after != before {
 		t.Errorf("state became %s, was %s", after, before)
+	}
+}
+
+// A start raises the feature level that an older binary left, and goes on with
+// what it wrote.
+func TestLevelRises(t *testing.T) {
+	s, err := NewState().With([]Record{&FeatureLevel{Level: 1}, &BrokerRegistered{ID: 1, UUID: "u", Epoch: 1}, &TopicCreated{ID: id(1), Name: "t"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, records := Step(s, &Boot{ID: 1, UUID: "u"})
+	if s, err = s.With(records); err != nil || s.Level() != Level || s.TopicNamed("t") == nil {
+		t.Errorf("level %d after the start: %v", s.Level(), err)
+	}
+	if _, records := Step(s, &Boot{ID: 1, UUID: "u"}); len(records) > 0 {
+		t.Errorf("the next start commits %v", records)
 	}
 }
 
@@ -260,21 +285,49 @@ func parseEvent(t *testing.T, d *datadriven.TestData) Event {
 		return &ForgetTopics{IDs: []storage.TopicID{id(byte(n))}}
 	case "config":
 		d.ScanArgs(t, "id", &n)
-		ev := &SetTopicConfigs{ID: id(byte(n)), Values: map[string]*string{}}
-		for line := range strings.Lines(d.Input) {
-			name, v, set := strings.Cut(strings.TrimSpace(line), "=")
-			ev.Values[name] = nil
-			if set {
-				ev.Values[name] = &v
-			}
-		}
-		return ev
+		return &SetTopicConfigs{ID: id(byte(n)), Values: parseConfigs(d.Input)}
+	case "broker-config":
+		d.ScanArgs(t, "node", &n)
+		return &SetBrokerConfigs{ID: int32(n), Values: parseConfigs(d.Input)}
+	case "grow":
+		return parseGrow(t, d.Input)
 	case "producer-ids":
 		d.ScanArgs(t, "count", &n)
 		return &AllocateProducerIDs{Count: int64(n)}
 	}
 	t.Fatalf("unknown command %q", d.Cmd)
 	return nil
+}
+
+func parseConfigs(input string) map[string]*string {
+	values := map[string]*string{}
+	for line := range strings.Lines(input) {
+		name, v, set := strings.Cut(strings.TrimSpace(line), "=")
+		values[name] = nil
+		if set {
+			values[name] = &v
+		}
+	}
+	return values
+}
+
+// parseGrow reads a line for each topic: id, count, and the replicas of each new
+// partition as 1,2.
+func parseGrow(t *testing.T, input string) Event {
+	ev := &AddPartitions{}
+	for line := range strings.Lines(input) {
+		fields := strings.Fields(line)
+		more := MorePartitions{ID: id(byte(parse32(t, fields[0]))), Count: parse32(t, fields[1])}
+		for _, f := range fields[2:] {
+			var replicas []int32
+			for node := range strings.SplitSeq(f, ",") {
+				replicas = append(replicas, parse32(t, node))
+			}
+			more.Assignments = append(more.Assignments, replicas)
+		}
+		ev.Topics = append(ev.Topics, more)
+	}
+	return ev
 }
 
 func parse32(t *testing.T, s string) int32 {
@@ -292,6 +345,11 @@ func show(r Record) string {
 			return fmt.Sprintf("config topic=%d %s back to default", r.Topic[0], r.Name)
 		}
 		return fmt.Sprintf("config topic=%d %s=%s", r.Topic[0], r.Name, *r.Value)
+	case *BrokerConfigSet:
+		if r.Value == nil {
+			return fmt.Sprintf("config node=%d %s unset", r.Broker, r.Name)
+		}
+		return fmt.Sprintf("config node=%d %s=%s", r.Broker, r.Name, *r.Value)
 	case *PartitionChanged:
 		return fmt.Sprintf("partition %d/%d leader=%d leaderEpoch=%d epoch=%d replicas=%v isr=%v",
 			r.Topic[0], r.Index, r.Leader, r.LeaderEpoch, r.Epoch, r.Replicas, r.ISR)

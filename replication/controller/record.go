@@ -43,6 +43,7 @@ const (
 	kindTopicRemoved
 	kindTopicGone
 	kindProducerIDs
+	kindBrokerConfig
 )
 
 // newest is the version written, and the only one read so far.
@@ -81,6 +82,17 @@ type TopicConfigSet struct {
 	Value *string
 }
 
+// BrokerConfigSet sets one config of a broker, or of AllBrokers; a nil Value
+// takes it back to what is in force without it. It needs feature level 2.
+type BrokerConfigSet struct {
+	Broker int32
+	Name   string
+	Value  *string
+}
+
+// AllBrokers stands for every broker in a BrokerConfigSet.
+const AllBrokers int32 = -1
+
 // TopicRemoved ends a topic. Its id stays among the dying until TopicGone, so
 // that a crash in between cannot leave its data behind.
 type TopicRemoved struct{ ID storage.TopicID }
@@ -99,6 +111,7 @@ func (*TopicConfigSet) kind() kind   { return kindTopicConfig }
 func (*TopicRemoved) kind() kind     { return kindTopicRemoved }
 func (*TopicGone) kind() kind        { return kindTopicGone }
 func (*ProducerIDsTaken) kind() kind { return kindProducerIDs }
+func (*BrokerConfigSet) kind() kind  { return kindBrokerConfig }
 
 func newRecord(k kind) Record {
 	switch k {
@@ -118,6 +131,8 @@ func newRecord(k kind) Record {
 		return new(TopicGone)
 	case kindProducerIDs:
 		return new(ProducerIDsTaken)
+	case kindBrokerConfig:
+		return new(BrokerConfigSet)
 	default:
 		return nil
 	}
@@ -171,15 +186,19 @@ func (r *TopicConfigSet) key() []byte { return append(append(topicKey(r.Topic), 
 func (r *TopicRemoved) key() []byte   { return append([]byte{'x'}, r.ID[:]...) }
 func (r *TopicGone) key() []byte      { return append([]byte{'x'}, r.ID[:]...) }
 func (*ProducerIDsTaken) key() []byte { return []byte("i") }
+func (r *BrokerConfigSet) key() []byte {
+	return append(binary.BigEndian.AppendUint32([]byte("c"), uint32(r.Broker)), r.Name...)
+}
 
-func (*FeatureLevel) removes() bool     { return false }
-func (*BrokerRegistered) removes() bool { return false }
-func (*TopicCreated) removes() bool     { return false }
-func (*PartitionChanged) removes() bool { return false }
-func (r *TopicConfigSet) removes() bool { return r.Value == nil }
-func (*TopicRemoved) removes() bool     { return false }
-func (*TopicGone) removes() bool        { return true }
-func (*ProducerIDsTaken) removes() bool { return false }
+func (*FeatureLevel) removes() bool      { return false }
+func (*BrokerRegistered) removes() bool  { return false }
+func (*TopicCreated) removes() bool      { return false }
+func (*PartitionChanged) removes() bool  { return false }
+func (r *TopicConfigSet) removes() bool  { return r.Value == nil }
+func (*TopicRemoved) removes() bool      { return false }
+func (*TopicGone) removes() bool         { return true }
+func (*ProducerIDsTaken) removes() bool  { return false }
+func (r *BrokerConfigSet) removes() bool { return r.Value == nil }
 
 func (r *FeatureLevel) append(p []byte) []byte { return binary.AppendUvarint(p, uint64(r.Level)) }
 
@@ -201,11 +220,11 @@ func (r *PartitionChanged) append(p []byte) []byte {
 }
 
 func (r *TopicConfigSet) append(p []byte) []byte {
-	p = appendString(append(p, r.Topic[:]...), r.Name)
-	if r.Value == nil {
-		return append(p, 0)
-	}
-	return appendString(append(p, 1), *r.Value)
+	return appendValue(appendString(append(p, r.Topic[:]...), r.Name), r.Value)
+}
+
+func (r *BrokerConfigSet) append(p []byte) []byte {
+	return appendValue(appendString(appendInt32(p, r.Broker), r.Name), r.Value)
 }
 
 func (r *TopicRemoved) append(p []byte) []byte     { return append(p, r.ID[:]...) }
@@ -227,15 +246,11 @@ func (r *PartitionChanged) decode(d *decoder) {
 }
 
 func (r *TopicConfigSet) decode(d *decoder) {
-	r.Topic, r.Name = d.topicID(), d.string()
-	switch d.byte() {
-	case 0:
-	case 1:
-		v := d.string()
-		r.Value = &v
-	default:
-		d.bad = true
-	}
+	r.Topic, r.Name, r.Value = d.topicID(), d.string(), d.value()
+}
+
+func (r *BrokerConfigSet) decode(d *decoder) {
+	r.Broker, r.Name, r.Value = d.int32(), d.string(), d.value()
 }
 
 func (r *TopicRemoved) decode(d *decoder)     { r.ID = d.topicID() }
@@ -246,6 +261,14 @@ func appendInt32(p []byte, v int32) []byte { return binary.AppendVarint(p, int64
 
 func appendString(p []byte, s string) []byte {
 	return append(binary.AppendUvarint(p, uint64(len(s))), s...)
+}
+
+// appendValue writes a string that may be missing.
+func appendValue(p []byte, v *string) []byte {
+	if v == nil {
+		return append(p, 0)
+	}
+	return appendString(append(p, 1), *v)
 }
 
 func appendInt32s(p []byte, vs []int32) []byte {
@@ -319,6 +342,19 @@ func (d *decoder) length() int {
 }
 
 func (d *decoder) string() string { return string(d.take(d.length())) }
+
+func (d *decoder) value() *string {
+	switch d.byte() {
+	case 0:
+		return nil
+	case 1:
+		v := d.string()
+		return &v
+	default:
+		d.bad = true
+		return nil
+	}
+}
 
 func (d *decoder) int32s() []int32 {
 	n := d.length()

@@ -10,8 +10,9 @@ import (
 	"leat/storage"
 )
 
-// Level is the newest feature level that this binary knows.
-const Level = 1
+// Level is the newest feature level that this binary knows. Level 2 has
+// BrokerConfigSet.
+const Level = 2
 
 // ErrInconsistent says that a record does not fit the state it meets. It means
 // damage or a bug, never bad input.
@@ -25,6 +26,7 @@ type State struct {
 	topics         map[storage.TopicID]*Topic
 	names          map[string]storage.TopicID
 	dying          map[storage.TopicID]struct{}
+	configs        map[int32]map[string]string // of brokers
 	nextProducerID int64
 }
 
@@ -58,6 +60,7 @@ func NewState() *State {
 		topics:  map[storage.TopicID]*Topic{},
 		names:   map[string]storage.TopicID{},
 		dying:   map[storage.TopicID]struct{}{},
+		configs: map[int32]map[string]string{},
 	}
 }
 
@@ -72,6 +75,9 @@ func (s *State) Broker(id int32) (BrokerRegistered, bool) {
 
 // Brokers lists the ids of the registered brokers in order.
 func (s *State) Brokers() []int32 { return slices.Sorted(maps.Keys(s.brokers)) }
+
+// BrokerConfigs is what was set for a broker, or for AllBrokers, by name.
+func (s *State) BrokerConfigs(id int32) map[string]string { return s.configs[id] }
 
 // Topic finds a topic by id, or returns nil.
 func (s *State) Topic(id storage.TopicID) *Topic { return s.topics[id] }
@@ -102,6 +108,7 @@ func (s *State) With(records []Record) (*State, error) {
 		topics:         maps.Clone(s.topics),
 		names:          maps.Clone(s.names),
 		dying:          maps.Clone(s.dying),
+		configs:        maps.Clone(s.configs),
 		nextProducerID: s.nextProducerID,
 	}
 	owned := map[storage.TopicID]bool{}
@@ -184,6 +191,24 @@ func (r *TopicConfigSet) apply(s *State) error {
 		delete(t.Configs, r.Name)
 	} else {
 		t.Configs[r.Name] = *r.Value
+	}
+	return nil
+}
+
+func (r *BrokerConfigSet) apply(s *State) error {
+	set := maps.Clone(s.configs[r.Broker])
+	if r.Value != nil {
+		if set == nil {
+			set = map[string]string{}
+		}
+		set[r.Name] = *r.Value
+	} else {
+		delete(set, r.Name)
+	}
+	if len(set) == 0 {
+		delete(s.configs, r.Broker)
+	} else {
+		s.configs[r.Broker] = set
 	}
 	return nil
 }

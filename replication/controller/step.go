@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 
@@ -54,8 +55,8 @@ type Proposer interface {
 // must be committed, then given to With.
 func Step(s *State, ev Event) (Reply, []Record) { return ev.step(s) }
 
-// Boot introduces a broker at its start, and on the very first start the
-// feature level. Unclean lists the partitions whose log end may have gone back;
+// Boot introduces a broker at its start, and raises the feature level to that
+// of the binary. Unclean lists the partitions whose log end may have gone back;
 // their leader epoch grows before they open for appends.
 type Boot struct {
 	ID      int32
@@ -65,7 +66,8 @@ type Boot struct {
 
 func (ev *Boot) step(s *State) (Reply, []Record) {
 	var out []Record
-	if s.level == 0 {
+	// The only node can read what it writes.
+	if s.level < Level {
 		out = append(out, &FeatureLevel{Level: Level})
 	}
 	if len(ev.Unclean) == 0 {
@@ -125,12 +127,9 @@ func (ev *CreateTopics) step(s *State) (Reply, []Record) {
 		seen[t.Name] = true
 		out = append(out, &TopicCreated{ID: t.ID, Name: t.Name})
 		for p, r := range replicas {
-			out = append(out, &PartitionChanged{
-				Topic: t.ID, Index: int32(p),
-				Partition: Partition{Leader: r[0], Replicas: r, ISR: slices.Clone(r)},
-			})
+			out = append(out, newPartition(t.ID, int32(p), r))
 		}
-		for _, name := range sortedKeys(t.Configs) {
+		for _, name := range slices.Sorted(maps.Keys(t.Configs)) {
 			v := t.Configs[name]
 			out = append(out, &TopicConfigSet{Topic: t.ID, Name: name, Value: &v})
 		}
@@ -138,13 +137,8 @@ func (ev *CreateTopics) step(s *State) (Reply, []Record) {
 	return reply, out
 }
 
-func sortedKeys(m map[string]string) []string {
-	keys := make([]string, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
-	return keys
+func newPartition(id storage.TopicID, index int32, replicas []int32) *PartitionChanged {
+	return &PartitionChanged{Topic: id, Index: index, Partition: Partition{Leader: replicas[0], Replicas: replicas, ISR: slices.Clone(replicas)}}
 }
 
 // assign gives the replicas of each partition of a new topic.
@@ -160,16 +154,21 @@ func assign(s *State, t *NewTopic) ([][]int32, error) {
 		return nil, fmt.Errorf("%w: %d, must be 1 to %d, the number of nodes",
 			ErrInvalidReplicationFactor, t.Replication, len(nodes))
 	}
-	// Leaders go round the nodes; the start depends on the topic's id, so that
-	// topics of few partitions do not all begin on the same node.
-	start := rand.New(rand.NewPCG(uint64(t.ID[0]), uint64(t.ID[1]))).IntN(len(nodes))
-	out := make([][]int32, t.Partitions)
-	for p := range out {
-		for r := range int(t.Replication) {
-			out[p] = append(out[p], nodes[(start+p+r)%len(nodes)])
+	return spread(nodes, t.ID, 0, t.Partitions, int(t.Replication)), nil
+}
+
+// spread gives the replicas of the partitions [from, to) of a topic. Leaders go
+// round the nodes; the start depends on the topic's id, so that topics of few
+// partitions do not all begin on the same node.
+func spread(nodes []int32, id storage.TopicID, from, to int32, replication int) [][]int32 {
+	start := rand.New(rand.NewPCG(uint64(id[0]), uint64(id[1]))).IntN(len(nodes))
+	out := make([][]int32, to-from)
+	for i := range out {
+		for r := range replication {
+			out[i] = append(out[i], nodes[(start+int(from)+i+r)%len(nodes)])
 		}
 	}
-	return out, nil
+	return out
 }
 
 // assigned checks an assignment that the caller made.
@@ -187,17 +186,24 @@ func assigned(s *State, wanted map[int32][]int32) ([][]int32, error) {
 			return nil, fmt.Errorf("%w: partition %d has %d replicas, partition 0 has %d",
 				ErrInvalidAssignment, p, len(replicas), len(wanted[0]))
 		}
-		for i, node := range replicas {
-			if _, ok := s.brokers[node]; !ok {
-				return nil, fmt.Errorf("%w: partition %d names unknown node %d", ErrInvalidAssignment, p, node)
-			}
-			if slices.Contains(replicas[:i], node) {
-				return nil, fmt.Errorf("%w: partition %d names node %d twice", ErrInvalidAssignment, p, node)
-			}
+		if err := checkReplicas(s, int32(p), replicas); err != nil {
+			return nil, err
 		}
 		out[p] = slices.Clone(replicas)
 	}
 	return out, nil
+}
+
+func checkReplicas(s *State, partition int32, replicas []int32) error {
+	for i, node := range replicas {
+		if _, ok := s.brokers[node]; !ok {
+			return fmt.Errorf("%w: partition %d names unknown node %d", ErrInvalidAssignment, partition, node)
+		}
+		if slices.Contains(replicas[:i], node) {
+			return fmt.Errorf("%w: partition %d names node %d twice", ErrInvalidAssignment, partition, node)
+		}
+	}
+	return nil
 }
 
 // DeleteTopics removes topics by id, each by itself.
@@ -227,35 +233,6 @@ func (ev *ForgetTopics) step(s *State) (Reply, []Record) {
 		}
 	}
 	return Reply{}, out
-}
-
-// SetTopicConfigs changes configs of a topic; a nil value takes one back to
-// its default. The caller checked names and values.
-type SetTopicConfigs struct {
-	ID     storage.TopicID
-	Values map[string]*string
-}
-
-func (ev *SetTopicConfigs) step(s *State) (Reply, []Record) {
-	t := s.topics[ev.ID]
-	if t == nil {
-		return Reply{Errs: []error{fmt.Errorf("%w: %s", ErrUnknownTopic, ev.ID)}}, nil
-	}
-	names := make([]string, 0, len(ev.Values))
-	for name := range ev.Values {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	var out []Record
-	for _, name := range names {
-		v := ev.Values[name]
-		old, set := t.Configs[name]
-		if v == nil && !set || v != nil && set && *v == old {
-			continue
-		}
-		out = append(out, &TopicConfigSet{Topic: ev.ID, Name: name, Value: v})
-	}
-	return Reply{Errs: []error{nil}}, out
 }
 
 // AllocateProducerIDs takes a block of Count producer ids, never to be given

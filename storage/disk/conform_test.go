@@ -272,6 +272,21 @@ var conformance = []struct {
 		c.result("unlock", l.Close())
 		_, err = c.fs.Lock(c.path("no/LOCK"))
 		c.result("lock nowhere", err)
+		_, err = c.fs.LockExisting(c.path("none"))
+		c.result("lock what is not there", err)
+		c.list("")
+		l, err = c.fs.LockExisting(c.path("LOCK"))
+		c.result("lock what is there", err)
+		_, err = c.fs.Lock(c.path("LOCK"))
+		c.result("lock meanwhile", err)
+		_, err = c.fs.LockExisting(c.path("LOCK"))
+		c.result("lock what is there again", err)
+		c.result("unlock", l.Close())
+		l, err = c.fs.Lock(c.path("LOCK"))
+		c.result("lock after that", err)
+		_, err = c.fs.LockExisting(c.path("LOCK"))
+		c.result("lock what is locked", err)
+		c.result("unlock", l.Close())
 	}},
 	{"map", func(c *conformer) {
 		c.open("a", "a", create)
@@ -341,10 +356,11 @@ func TestErrorsNamePath(t *testing.T) {
 			_, openErr := fsys.OpenFile(missing, os.O_RDWR)
 			_, listErr := fsys.List(missing)
 			_, lockErr := fsys.Lock(missing)
+			_, existErr := fsys.LockExisting(missing)
 			_, useErr := fsys.Usage(missing)
 			for op, err := range map[string]error{
 				"allocate": f.Allocate(0, 1), "syncdata": f.SyncData(), "sync": f.Sync(), "map": mapErr,
-				"writevec": vecErr, "open": openErr, "list": listErr, "lock": lockErr, "usage": useErr,
+				"writevec": vecErr, "open": openErr, "list": listErr, "lock": lockErr, "lock existing": existErr, "usage": useErr,
 				"rename": fsys.Rename(missing, missing+"y"), "link": fsys.Link(missing, missing+"y"),
 				"syncdir": fsys.SyncDir(missing), "syncall": fsys.SyncAll(missing), "remove": fsys.Remove(missing),
 			} {

@@ -54,6 +54,10 @@ type FS interface {
 	// Lock takes an exclusive lock on name, creating it, until the Closer is
 	// closed or the process ends. ErrLocked if another holder exists.
 	Lock(name string) (io.Closer, error)
+	// LockExisting takes the same lock on a file that exists without changing
+	// anything, even where nothing can be written. fs.ErrNotExist if there is
+	// no such file.
+	LockExisting(name string) (io.Closer, error)
 	// Usage reports the size and the free bytes of the file system of dir.
 	Usage(dir string) (Usage, error)
 }

@@ -350,14 +350,19 @@ func (m *Mem) SyncAll(dir string) error {
 }
 
 // Lock implements FS.
-func (m *Mem) Lock(name string) (io.Closer, error) {
+func (m *Mem) Lock(name string) (io.Closer, error) { return m.lock(name, os.O_RDWR|os.O_CREATE) }
+
+// LockExisting implements FS.
+func (m *Mem) LockExisting(name string) (io.Closer, error) { return m.lock(name, os.O_RDONLY) }
+
+func (m *Mem) lock(name string, flag int) (io.Closer, error) {
 	p := clean(name)
 	if _, err := m.before(Op{Kind: OpLock, Path: p}); err != nil {
 		return nil, pathError("flock", name, err)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if _, err := m.open(p, os.O_RDWR|os.O_CREATE); err != nil {
+	if _, err := m.open(p, flag); err != nil {
 		return nil, pathError("open", name, err)
 	}
 	if m.locks[p] {

@@ -118,8 +118,12 @@ func (o *osFS) syncHandle(dir string) (*os.File, error) {
 	return d, nil
 }
 
-func (*osFS) Lock(name string) (io.Closer, error) {
-	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, fileMode)
+func (*osFS) Lock(name string) (io.Closer, error) { return flock(name, os.O_RDWR|os.O_CREATE) }
+
+func (*osFS) LockExisting(name string) (io.Closer, error) { return flock(name, os.O_RDONLY) }
+
+func flock(name string, flag int) (io.Closer, error) {
+	f, err := os.OpenFile(name, flag, fileMode)
 	if err != nil {
 		return nil, err
 	}

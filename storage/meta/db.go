@@ -10,7 +10,6 @@ import (
 	"regexp"
 	"runtime"
 	"slices"
-	"strings"
 	"sync/atomic"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -96,8 +95,8 @@ func Open(o Options) (*DB, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open metadata store: %w", err)
 	}
-	fsys.fresh = !slices.ContainsFunc(names, func(n string) bool { return strings.HasPrefix(n, "marker.") })
-	if err := db.unlessFailed(func() error { return db.open(fsys) }); err != nil {
+	fsys.fresh = !slices.ContainsFunc(names, isMarker)
+	if err := db.unlessFailed(func() error { return db.open(fsys, false) }); err != nil {
 		return nil, openError(o.Dir, fsys, err)
 	}
 	fsys.opened.Store(true)
@@ -126,11 +125,12 @@ func (db *DB) unlessFailed(fn func() error) error {
 	}
 }
 
-func (db *DB) open(fsys *pebbleFS) (err error) {
+func (db *DB) open(fsys *pebbleFS, readOnly bool) (err error) {
 	cache := pebble.NewCache(cacheBytes)
 	defer cache.Unref()
 	o := &pebble.Options{
 		FS:                 fsys,
+		ReadOnly:           readOnly,
 		Cache:              cache,
 		MemTableSize:       memTableBytes,
 		MaxOpenFiles:       maxOpenFiles,

@@ -9,10 +9,13 @@ import "encoding/binary"
 //	"L" index u64           metadata log entry             replication
 //	"S" record key          state made from the log        replication/controller
 //	"A"                     last applied index, u64        replication
+//	"B" "s" topic id,       first offset of a log that     broker
+//	        partition u32   this node holds, u64
 const (
 	PrefixLog     = 'L'
 	PrefixState   = 'S'
 	PrefixApplied = 'A'
+	PrefixBroker  = 'B'
 )
 
 // LogKey is the key of the metadata log entry at index.

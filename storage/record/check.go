@@ -264,3 +264,18 @@ func addTime(base, delta int64) (ts int64, ok bool) {
 func timeOverflow(base, delta int64) *Error {
 	return fault(ErrInvalid, "timestamp delta %d overflows the base timestamp %d", delta, base)
 }
+
+// CheckStored walks every record of a batch that was read back from a log and
+// whose checksum holds: offset deltas 0 to n-1, lengths, keys, values and
+// headers within their bounds, nothing behind the last one. The records may
+// expand to maxExpanded bytes. It changes and keeps nothing of b.
+func CheckStored(b Batch, maxExpanded int64) (Summary, error) {
+	if err := b.checkStored(); err != nil {
+		return Summary{}, err
+	}
+	w := walker{base: b.BaseTimestamp()}
+	if err := w.walk(b, maxExpanded); err != nil {
+		return Summary{}, err
+	}
+	return w.sum, nil
+}

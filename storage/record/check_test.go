@@ -251,3 +251,40 @@ func TestCheckAllocations(t *testing.T) {
 		t.Errorf("%v allocations, want none", n)
 	}
 }
+
+// TestCheckStored proves that batches as a log stores them are walked whatever
+// their offset and timestamp type, and that records which do not fill the batch
+// exactly are refused.
+func TestCheckStored(t *testing.T) {
+	var w Builder
+	for _, codec := range []Codec{None, Gzip, Snappy, LZ4, Zstd} {
+		w.Reset(Options{Codec: codec})
+		w.Add(1000, []byte("k"), []byte("value"), nil)
+		w.Add(3000, nil, nil, nil)
+		built, err := w.Finish()
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := Batch(bytes.Clone(built))
+		b.SetBaseOffset(77)
+		b.SetMaxTimestamp(5000, true)
+		sum, err := CheckStored(b, DefaultMaxExpanded)
+		if err != nil || sum.MaxTimestamp != 3000 || sum.MaxTimestampOffset != 1 {
+			t.Errorf("%v: %+v, %v", codec, sum, err)
+		}
+		if _, err := CheckStored(b, 3); codec != None && !errors.Is(err, ErrTooLarge) {
+			t.Errorf("%v: expands too far: %v", codec, err)
+		}
+		if _, err := CheckStored(b[:len(b)-1], DefaultMaxExpanded); !errors.Is(err, ErrCorrupt) {
+			t.Errorf("%v: cut: %v", codec, err)
+		}
+		binary.BigEndian.PutUint32(b[offCount:], 3)
+		if _, err := CheckStored(b, DefaultMaxExpanded); !errors.Is(err, ErrInvalid) {
+			t.Errorf("%v: one record too few: %v", codec, err)
+		}
+		binary.BigEndian.PutUint32(b[offCount:], 1)
+		if _, err := CheckStored(b, DefaultMaxExpanded); !errors.Is(err, ErrInvalid) {
+			t.Errorf("%v: one record too many: %v", codec, err)
+		}
+	}
+}

@@ -1,0 +1,142 @@
+package broker
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"leat/replication/controller"
+)
+
+// serverConfigs are the configs of one server, by server name, from the most
+// special place where they are set to the least.
+type serverConfigs struct {
+	// node was set for this server while it ran, cluster for all servers, and
+	// static at the start.
+	node, cluster, static map[string]string
+}
+
+// configs are the configs in force. The answer stands for the moment.
+func (b *Broker) configs() serverConfigs { return b.configsOf(b.NodeID()) }
+
+func (b *Broker) configsOf(node int32) serverConfigs {
+	state := b.proposer.State()
+	return serverConfigs{node: state.BrokerConfigs(node), cluster: state.BrokerConfigs(controller.AllBrokers), static: b.static}
+}
+
+// checkServerConfigs refuses names that the server does not have and values
+// that they do not take, and returns the values by server name.
+func checkServerConfigs(set map[string]string) (map[string]string, error) {
+	out := map[string]string{}
+	for name, v := range set {
+		d, err := settableConfig(name)
+		if err != nil {
+			return nil, err
+		}
+		if err := d.check(v); err != nil {
+			return nil, fmt.Errorf("%w: %s: %w", ErrInvalidConfig, name, err)
+		}
+		if _, twice := out[d.server]; twice {
+			return nil, fmt.Errorf("%w: %s is set twice, by its two names", ErrInvalidConfig, d.server)
+		}
+		out[d.server] = v
+	}
+	return out, nil
+}
+
+// settableConfig finds a config of the server by one of its names.
+func settableConfig(name string) (*configDef, error) {
+	if d := serverConfig(name); d != nil && name != "" {
+		return d, nil
+	}
+	if slices.ContainsFunc(fixed, func(d configDef) bool { return d.server == name }) {
+		return nil, fmt.Errorf("%w: %s is not set this way, it follows from how the server was started", ErrInvalidConfig, name)
+	}
+	return nil, fmt.Errorf("%w: unknown config %q", ErrInvalidConfig, name)
+}
+
+// synonyms are the places where a config of the server is set.
+func (s serverConfigs) synonyms(d *configDef) []ConfigSynonym {
+	out := make([]ConfigSynonym, 0, 5)
+	for _, place := range []struct {
+		set    map[string]string
+		source ConfigSource
+	}{{s.node, SourceDynamicBroker}, {s.cluster, SourceDynamicDefault}, {s.static, SourceServer}} {
+		if v, ok := place.set[d.server]; ok {
+			out = append(out, ConfigSynonym{Name: d.server, Value: v, Source: place.source})
+		}
+	}
+	return append(out, ConfigSynonym{Name: d.server, Value: d.value, Source: SourceDefault})
+}
+
+// value is a server config in force.
+func (s serverConfigs) value(name string) string {
+	v, _ := s.lookup(serverConfig(name))
+	return v
+}
+
+// lookup is the value in force without a topic, and where it comes from.
+func (s serverConfigs) lookup(d *configDef) (string, ConfigSource) {
+	if v, ok := s.node[d.server]; ok {
+		return v, SourceDynamicBroker
+	}
+	if v, ok := s.cluster[d.server]; ok {
+		return v, SourceDynamicDefault
+	}
+	if v, ok := s.static[d.server]; ok {
+		return v, SourceServer
+	}
+	return d.value, SourceDefault
+}
+
+func (s serverConfigs) number(name string) int64 { return number(s.value(name)) }
+
+// number reads a value that its check let through.
+func number(v string) int64 {
+	n, _ := strconv.ParseInt(v, 10, 64)
+	return n
+}
+
+// topicValue is a topic's config in force, given what was set for the topic.
+func (s serverConfigs) topicValue(d *configDef, set map[string]string) (string, ConfigSource) {
+	if v, ok := set[d.topic]; ok {
+		return v, SourceTopic
+	}
+	return s.lookup(d)
+}
+
+// topicEntries lists all of a topic's configs by name.
+func (s serverConfigs) topicEntries(set map[string]string) []ConfigEntry {
+	var out []ConfigEntry
+	for i := range configs {
+		d := &configs[i]
+		if d.topic == "" {
+			continue
+		}
+		e := ConfigEntry{Name: d.topic, Type: d.kind, Doc: d.doc}
+		if v, ok := set[d.topic]; ok {
+			e.Synonyms = append(e.Synonyms, ConfigSynonym{Name: d.topic, Value: v, Source: SourceTopic})
+		}
+		e.Synonyms = append(e.Synonyms, s.synonyms(d)...)
+		e.Value, e.Source = e.Synonyms[0].Value, e.Synonyms[0].Source
+		out = append(out, e)
+	}
+	slices.SortFunc(out, byName)
+	return out
+}
+
+// entries lists all of the server's configs by name.
+func (s serverConfigs) entries() []ConfigEntry {
+	var out []ConfigEntry
+	for i := range configs {
+		d := &configs[i]
+		e := ConfigEntry{Name: d.server, Type: d.kind, Doc: d.doc, Synonyms: s.synonyms(d)}
+		e.Value, e.Source = e.Synonyms[0].Value, e.Synonyms[0].Source
+		out = append(out, e)
+	}
+	slices.SortFunc(out, byName)
+	return out
+}
+
+func byName(a, b ConfigEntry) int { return strings.Compare(a.Name, b.Name) }

@@ -1,0 +1,74 @@
+package controller
+
+import (
+	"fmt"
+	"slices"
+
+	"leat/storage"
+)
+
+// AddPartitions gives topics more partitions, each by itself: Reply.Errs tells
+// which.
+type AddPartitions struct{ Topics []MorePartitions }
+
+// MorePartitions is one topic of an AddPartitions.
+type MorePartitions struct {
+	ID storage.TopicID
+	// Count is how many partitions there will be.
+	Count int32
+	// Assignments, if not nil, gives the replicas of each new partition.
+	Assignments [][]int32
+}
+
+func (ev *AddPartitions) step(s *State) (Reply, []Record) {
+	reply := Reply{Errs: make([]error, len(ev.Topics))}
+	var out []Record
+	seen := map[storage.TopicID]bool{}
+	for i := range ev.Topics {
+		more := &ev.Topics[i]
+		t := s.topics[more.ID]
+		if t == nil {
+			reply.Errs[i] = fmt.Errorf("%w: %s", ErrUnknownTopic, more.ID)
+			continue
+		}
+		if seen[more.ID] {
+			reply.Errs[i] = fmt.Errorf("%w: topic %q is named twice", ErrInvalidPartitions, t.Name)
+			continue
+		}
+		replicas, err := more.assign(s, t)
+		if err != nil {
+			reply.Errs[i] = err
+			continue
+		}
+		seen[more.ID] = true
+		for p, r := range replicas {
+			out = append(out, newPartition(more.ID, int32(len(t.Partitions)+p), r))
+		}
+	}
+	return reply, out
+}
+
+// assign gives the replicas of each new partition: as many as partition 0 has.
+func (more *MorePartitions) assign(s *State, t *Topic) ([][]int32, error) {
+	have, replication := int32(len(t.Partitions)), len(t.Partitions[0].Replicas)
+	if more.Count <= have || more.Count > MaxPartitions {
+		return nil, fmt.Errorf("%w: %d, topic %q has %d; it must be more, at most %d", ErrInvalidPartitions, more.Count, t.Name, have, MaxPartitions)
+	}
+	if more.Assignments == nil {
+		return spread(s.Brokers(), t.ID, have, more.Count, replication), nil
+	}
+	if len(more.Assignments) != int(more.Count-have) {
+		return nil, fmt.Errorf("%w: %d new partitions have %d assignments", ErrInvalidAssignment, more.Count-have, len(more.Assignments))
+	}
+	out := make([][]int32, len(more.Assignments))
+	for i, replicas := range more.Assignments {
+		if len(replicas) != replication {
+			return nil, fmt.Errorf("%w: partition %d has %d replicas, topic %q has %d", ErrInvalidAssignment, int(have)+i, len(replicas), t.Name, replication)
+		}
+		if err := checkReplicas(s, have+int32(i), replicas); err != nil {
+			return nil, err
+		}
+		out[i] = slices.Clone(replicas)
+	}
+	return out, nil
+}

@@ -1,0 +1,391 @@
+package storage
+
+import (
+	"bufio"
+	"context"
+	"hash/crc32"
+	"io"
+	"math"
+	"os"
+	"slices"
+	"strconv"
+
+	"leat/storage/record"
+)
+
+func itoa(n int64) string { return strconv.FormatInt(n, 10) }
+
+// countedReader reads a .log for a check: it counts for Progress, and ends the
+// reading with ctx.
+type countedReader struct {
+	ctx context.Context // of the one call of Check
+	io.ReaderAt
+	*checker
+	counted int64 // how far was counted
+}
+
+// ReadAt reads at off.
+func (r *countedReader) ReadAt(p []byte, off int64) (int, error) {
+	if err := r.ctx.Err(); err != nil {
+		return 0, err
+	}
+	n, err := r.ReaderAt.ReadAt(p, off)
+	if more := off + int64(n) - r.counted; more > 0 {
+		r.counted += more
+		r.progress(more)
+	}
+	return n, err
+}
+
+// check reads the whole .log, compares it with the indexes and the checkpoint,
+// and tells of what does not hold. i is its place among the segments.
+func (s *segmentCheck) check(i int) {
+	until := s.nextBase(i)
+	s.end = max(s.seg.base, until)
+	path := s.seg.logPath()
+	file, err := s.fs.OpenFile(path, os.O_RDONLY)
+	if err != nil {
+		s.damage(path, -1, "it cannot be read: %v", err)
+		return
+	}
+	defer func() { _ = file.Close() }() // only read
+	limit := s.size
+	if s.sealed {
+		limit = min(limit, s.seal.logBytes)
+	}
+	later := slices.ContainsFunc(s.segs[i+1:], func(n *segmentCheck) bool { return n.sealed })
+	w := &batchCheck{
+		segmentCheck: s, file: &countedReader{ctx: s.ctx, ReaderAt: file, checker: s.checker}, limit: limit, until: until,
+		bound: durableUntil(s.seg.base, until, s.sealed, s.seal, later, s.rec, s.known),
+	}
+	for _, kind := range []tableKind{offsetTable, timeTable} {
+		e, done := s.entries(kind)
+		defer done()
+		w.entries[kind] = e
+	}
+	w.run()
+	s.progress(max(s.size-w.file.counted, 0))
+	s.end, s.torn = w.at.next, w.torn
+	if w.broken {
+		s.end = max(w.at.next, until) // what is missing was told
+	} else {
+		w.seals()
+	}
+	for _, e := range w.entries {
+		e.finish(w.broken)
+	}
+}
+
+// batchCheck goes through the batches of a segment.
+type batchCheck struct {
+	*segmentCheck
+	file   *countedReader
+	limit  int64 // of the file: what the seal says, or its size
+	until  int64 // where the next segment begins, -1 if none is known
+	bound  int64 // offset up to which everything was durable
+	at     scanned
+	broken bool // a batch does not hold, or the file cannot be read
+	// marked says that the checkpoint's position was passed.
+	marked  bool
+	entries [2]*entryCheck
+}
+
+// run reads from batch to batch, and goes on behind those that do not hold.
+func (w *batchCheck) run() {
+	w.at = scanned{next: w.seg.base}
+	path := w.seg.logPath()
+	for {
+		w.mark()
+		at, err := scan(w.file, w.limit, w.at.pos, w.at.next, w.until, w.seg.base, w.batch)
+		w.at = at
+		if err != nil {
+			w.broken = true
+			if w.ctx.Err() == nil {
+				w.damage(path, at.pos, "the file cannot be read: %v", err)
+			}
+			return
+		}
+		rest := w.limit - at.pos
+		switch {
+		case at.next >= w.bound || w.bound <= w.start:
+			w.tail(rest)
+			return
+		case at.why == nil:
+			w.broken = true
+			w.damage(path, at.pos, "%s are missing", records(max(at.next, w.start), w.bound))
+			return
+		}
+		w.broken = true
+		to, ok := w.resync()
+		if !ok {
+			w.damage(path, at.pos, "the batch at offset %d does not hold: %v; no batch behind it does, %s are lost",
+				at.next, at.why, records(at.next, w.bound))
+			return
+		}
+		w.damage(path, at.pos, "the batch at offset %d does not hold: %v; %s are lost, it goes on at byte %d",
+			at.next, at.why, records(at.next, to.offset), to.pos)
+		for _, e := range w.entries {
+			e.skip(uint32(to.offset - w.seg.base))
+		}
+		w.at = scanned{pos: to.pos, next: to.offset}
+	}
+}
+
+// batch looks at a batch that holds.
+func (w *batchCheck) batch(b record.Batch) {
+	rel, pos := uint32(b.BaseOffset()-w.seg.base), w.at.pos
+	for _, e := range w.entries {
+		e.batch(rel, uint32(pos), w.seg.maxTimestamp, w.broken)
+	}
+	if b.LeaderEpoch() < w.epoch {
+		w.damage(w.seg.logPath(), pos+12, "the leader epoch falls from %d to %d at offset %d", w.epoch, b.LeaderEpoch(), b.BaseOffset())
+	}
+	w.epoch = max(w.epoch, b.LeaderEpoch())
+	if w.o.Records {
+		if _, err := record.CheckStored(b, maxStoredExpanded); err != nil {
+			w.damage(w.seg.logPath(), pos, "the records of the batch at offset %d cannot be read: %v", b.BaseOffset(), err)
+		}
+	}
+	w.seg.extend(b, maxSegmentBytes)
+	w.at.pos += int64(len(b))
+	w.at.next = b.NextOffset()
+	w.report.Batches++
+	w.report.Records += int64(b.Count())
+	w.report.Bytes += int64(len(b))
+	w.mark()
+}
+
+// mark compares what the checkpoint says of its position.
+func (w *batchCheck) mark() {
+	if !w.known || w.rec.activeBase != w.seg.base || w.rec.recoveryPos == 0 || w.marked || w.at.pos < w.rec.recoveryPos {
+		return
+	}
+	w.marked = true
+	switch path := w.seg.logPath(); {
+	case w.broken:
+	case w.at.pos > w.rec.recoveryPos || w.at.next != w.rec.recoveryOffset:
+		w.damage(path, w.rec.recoveryPos, "the checkpoint has offset %d here, the log has offset %d at byte %d",
+			w.rec.recoveryOffset, w.at.next, w.at.pos)
+	case w.seg.crc != w.rec.logCRC:
+		w.damage(path, 0, "the first %d bytes do not match their checksum in the checkpoint: something has changed that the batches' own checksums do not cover", w.at.pos)
+	}
+}
+
+// tail judges the bytes behind the last whole batch, rest of them below the
+// limit.
+func (w *batchCheck) tail(rest int64) {
+	path := w.seg.logPath()
+	rest += w.size - w.limit
+	w.torn = w.until >= 0 && w.at.next != w.until
+	if rest == 0 {
+		return
+	}
+	zero, err := allZero(w.file, w.at.pos, w.size)
+	switch {
+	case err != nil:
+		w.broken = true
+		if w.ctx.Err() == nil {
+			w.damage(path, w.at.pos, "the file cannot be read: %v", err)
+		}
+	case !zero:
+		w.found(Warning, path, w.at.pos, "%d bytes behind the last batch are none of the log's; the next start keeps a copy of them and cuts them", rest)
+	case w.sealed:
+		w.found(Warning, path, w.at.pos, "%d zeros behind the last batch", rest)
+	}
+}
+
+// seals holds the finished segment against its seals.
+func (w *batchCheck) seals() {
+	path := w.seg.logPath()
+	for kind := range w.state {
+		h := &w.heads[kind]
+		if w.state[kind] != indexSealed {
+			continue
+		}
+		name := tableKind(kind).path(w.seg)
+		switch {
+		case h.next != w.at.next || h.logBytes != w.at.pos:
+			w.found(Warning, name, 16, "the seal says that the segment ends at offset %d and byte %d, it ends at offset %d and byte %d",
+				h.next, h.logBytes, w.at.next, w.at.pos)
+		case h.logCRC != w.seg.crc:
+			w.damage(path, 0, "the file does not match its checksum in %s: something has changed that the batches' own checksums do not cover", name)
+		case h.maxTimestamp != w.seg.maxTimestamp || h.flags&producersFlag != 0 != w.seg.producers:
+			w.found(Warning, name, 0, "the seal does not describe what is in the log")
+		}
+	}
+}
+
+// resync looks behind a batch that does not hold for the next that does.
+func (w *batchCheck) resync() (point, bool) {
+	// The header may be sound, and then says where the next batch is.
+	head := make(record.Batch, record.HeaderSize)
+	if w.limit-w.at.pos >= record.HeaderSize && readFull(w.file, head, w.at.pos) == nil &&
+		checkStoredHeader(head, w.limit-w.at.pos, w.at.next, w.seg.base) == nil {
+		next := point{offset: head.NextOffset(), pos: w.at.pos + int64(head.Size())}
+		if next.pos == w.limit || w.plausible(next) {
+			return next, true
+		}
+	}
+	return w.search(w.at.pos + 1)
+}
+
+// plausible says whether a batch of that offset seems to begin there.
+func (w *batchCheck) plausible(at point) bool {
+	head := make(record.Batch, record.HeaderSize)
+	return w.limit-at.pos >= record.HeaderSize && readFull(w.file, head, at.pos) == nil &&
+		checkStoredHeader(head, w.limit-at.pos, at.offset, w.seg.base) == nil
+}
+
+// search goes from byte to byte for a batch that holds and has a later offset.
+func (w *batchCheck) search(pos int64) (point, bool) {
+	chunk := make([]byte, scanChunk)
+	for w.limit-pos >= record.HeaderSize {
+		p := chunk[:min(scanChunk, w.limit-pos)]
+		if readFull(w.file, p, pos) != nil {
+			return point{}, false
+		}
+		for i := 0; i+record.HeaderSize <= len(p); i++ {
+			h := record.Batch(p[i : i+record.HeaderSize])
+			at := point{offset: h.BaseOffset(), pos: pos + int64(i)}
+			if h.Magic() == 2 && at.offset >= w.at.next && (w.until < 0 || at.offset < w.until) &&
+				checkStoredHeader(h, w.limit-at.pos, at.offset, w.seg.base) == nil && w.holds(at.pos, h) {
+				return at, true
+			}
+		}
+		pos += int64(len(p)) - record.HeaderSize + 1
+	}
+	return point{}, false
+}
+
+// holds compares the checksum of the batch at pos without having all of it in
+// memory.
+func (w *batchCheck) holds(pos int64, h record.Batch) bool {
+	sum := crc32.New(castagnoli)
+	body := io.NewSectionReader(w.file, pos+crcCovers, int64(h.Size())-crcCovers)
+	n, err := io.Copy(sum, body)
+	return err == nil && n == body.Size() && sum.Sum32() == h.CRC()
+}
+
+// entryCheck holds the entries of an index file against the batches, in one
+// pass with them.
+type entryCheck struct {
+	*segmentCheck
+	kind   tableKind
+	in     *bufio.Reader
+	left   uint32 // entries
+	number int
+	want   uint32 // their checksum
+	crc    uint32
+	have   bool // rel, pos and ts are an entry
+	rel    uint32
+	pos    uint32
+	ts     int64
+	wrong  bool // told already
+}
+
+// entries begins with the entries of an index that are to be trusted: those of
+// a sealed one, or those that the checkpoint counts.
+func (s *segmentCheck) entries(kind tableKind) (e *entryCheck, done func()) {
+	e = &entryCheck{segmentCheck: s, kind: kind}
+	exact := false
+	switch h := &s.heads[kind]; {
+	case s.state[kind] == indexSealed:
+		e.left, e.want, exact = h.count, h.entriesCRC, true
+	case s.sealed || !s.known || s.rec.activeBase != s.seg.base:
+		return e, func() {}
+	case kind == offsetTable:
+		e.left, e.want = s.rec.indexEntries, s.rec.indexCRC
+	default:
+		e.left, e.want = s.rec.timeIndexEntries, s.rec.timeIndexCRC
+	}
+	if e.left == 0 && !exact {
+		return e, func() {}
+	}
+	f, err := s.fs.OpenFile(kind.path(s.seg), os.O_RDONLY)
+	if err != nil {
+		e.tell("%v", err)
+		return e, func() {}
+	}
+	size := int64(e.left) * int64(kind.width())
+	if info, err := f.Stat(); err != nil || info.Size() < sealSize+size || exact && info.Size() != sealSize+size {
+		e.tell("the file has not the size of its %d entries", e.left)
+	}
+	e.in = bufio.NewReader(io.NewSectionReader(f, sealSize, size))
+	e.next()
+	return e, func() { _ = f.Close() } // only read
+}
+
+// tell says what is wrong with the index, once.
+func (e *entryCheck) tell(format string, args ...any) {
+	if !e.wrong {
+		e.wrong = true
+		pos := int64(sealSize) + int64(max(e.number-1, 0))*int64(e.kind.width())
+		e.found(Warning, e.kind.path(e.seg), pos, "the index is damaged and can be rebuilt: "+format, args...)
+	}
+}
+
+// next reads the next entry.
+func (e *entryCheck) next() {
+	e.have = false
+	if e.left == 0 || e.in == nil {
+		return
+	}
+	p := make([]byte, e.kind.width())
+	if _, err := io.ReadFull(e.in, p); err != nil {
+		e.tell("%v", err)
+		e.left, e.in = 0, nil
+		return
+	}
+	e.left--
+	e.number++
+	e.crc = crc32.Update(e.crc, castagnoli, p)
+	e.have = true
+	if e.kind == timeTable {
+		t := decodeTimeEntry(p)
+		e.rel, e.ts = t.rel, t.ts
+		return
+	}
+	x := decodeEntry(p)
+	e.rel, e.pos = x.rel, x.pos
+}
+
+// skip passes over the entries before a batch where others are lost.
+func (e *entryCheck) skip(rel uint32) {
+	for e.have && e.rel < rel {
+		e.next()
+	}
+}
+
+// batch holds the entries up to a batch against it; maxTimestamp is of the
+// batches before, broken says that some of those are lost.
+func (e *entryCheck) batch(rel, pos uint32, maxTimestamp int64, broken bool) {
+	for e.have && e.rel < rel {
+		e.tell("entry %d is of offset %d, where no batch begins", e.number, e.seg.base+int64(e.rel))
+		e.next()
+	}
+	if !e.have || e.rel != rel {
+		return
+	}
+	switch {
+	case e.kind == offsetTable && e.pos != pos:
+		e.tell("entry %d has offset %d at byte %d, it is at byte %d", e.number, e.seg.base+int64(rel), e.pos, pos)
+	case e.kind == timeTable && !broken && e.ts != maxTimestamp:
+		e.tell("entry %d has timestamp %d before offset %d, it is %d", e.number, e.ts, e.seg.base+int64(rel), maxTimestamp)
+	}
+	e.next()
+}
+
+// finish tells of entries that are left and compares the checksum. Where
+// batches are lost some may be left.
+func (e *entryCheck) finish(broken bool) {
+	if broken {
+		e.skip(math.MaxUint32)
+	}
+	for e.have {
+		e.tell("entry %d is of offset %d, where no batch begins", e.number, e.seg.base+int64(e.rel))
+		e.next()
+	}
+	if e.in != nil && e.crc != e.want {
+		e.tell("the entries do not match their checksum")
+	}
+}
