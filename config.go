@@ -12,7 +12,7 @@ import (
 	"github.com/alecthomas/kong"
 	"go.yaml.in/yaml/v3"
 
-	"leat/api/rest"
+	"leat/api"
 	"leat/auth"
 )
 
@@ -23,12 +23,12 @@ type serveConfig struct {
 	Config kong.ConfigFlag `help:"Read settings from a YAML file with the names of these flags." placeholder:"FILE" type:"path"`
 
 	DataDir        string            `help:"Directory that holds everything the server keeps." default:"./leat-data"`
-	HTTPAddr       string            `name:"http-addr" help:"Address of the HTTP API." default:"127.0.0.1:8080"`
+	HTTPAddr       string            `name:"http-addr" help:"Address of the HTTP API and the WebSocket door." default:"127.0.0.1:8080"`
 	KafkaAddr      string            `help:"Address of the Kafka protocol." default:"127.0.0.1:9092"`
 	KafkaAdvertise string            `help:"Address that Kafka clients are told; by default the one that is bound." placeholder:"HOST:PORT"`
 	OpsAddr        string            `help:"Address of /metrics, /debug/pprof and health." default:"127.0.0.1:9644"`
 	Set            map[string]string `help:"Set a Kafka broker config; repeatable, and in LEAT_SET separated by semicolons." placeholder:"KEY=VALUE"`
-	AllowOrigin    []string          `help:"Web origin that may call the HTTP API from a browser; repeatable." placeholder:"ORIGIN"`
+	AllowOrigin    []string          `help:"Web origin that may use the HTTP and WebSocket doors from a browser; repeatable." placeholder:"ORIGIN"`
 	MaxRequest     int64             `name:"max-request-bytes" help:"Largest HTTP request body, after decompression." default:"16777216"`
 	Insecure       bool              `help:"Allow addresses outside loopback although authentication is off."`
 	ReadyFile      string            `help:"Write the bound addresses to this file, as JSON, once the server is ready." placeholder:"FILE"`
@@ -58,7 +58,7 @@ func (c *serveConfig) validate() error {
 		}
 	}
 	for _, origin := range c.AllowOrigin {
-		if err := rest.CheckOrigin(origin); err != nil {
+		if err := api.CheckOrigin(origin); err != nil {
 			return fmt.Errorf("--allow-origin: %w", err)
 		}
 	}

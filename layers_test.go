@@ -41,15 +41,16 @@ var layers = map[string]layer{
 		"auth", "replication", "replication/controller", "storage", "storage/disk", "storage/meta", "storage/record",
 	}},
 
-	"api":       {floor: 4, may: []string{"auth", "broker"}},
+	"api":       {floor: 4, may: []string{"auth", "broker", "storage/record"}},
 	"api/kafka": {floor: 4, may: []string{"api", "auth", "broker", "storage/record"}},
 	"api/rest":  {floor: 4, may: []string{"api", "auth", "broker", "storage/record"}},
+	"api/ws":    {floor: 4, may: []string{"api", "auth", "broker", "storage/record"}},
 	"api/cli":   {floor: 4, sealed: true},
 	"e2e":       {floor: 4, sealed: true},
 	"e2e/bench": {floor: 4, sealed: true},
 
 	".": {floor: 5, may: []string{
-		"api", "api/cli", "api/kafka", "api/rest", "auth", "broker", "replication", "replication/controller",
+		"api", "api/cli", "api/kafka", "api/rest", "api/ws", "auth", "broker", "replication", "replication/controller",
 		"storage", "storage/disk", "storage/meta", "storage/record", "web",
 	}},
 }
@@ -61,7 +62,8 @@ var owners = map[string]struct {
 	anyTest bool
 }{
 	"github.com/cockroachdb/pebble":     {in: []string{"storage/meta"}},
-	"net/http":                          {in: []string{".", "api", "api/kafka", "api/rest", "web", "e2e", "e2e/bench"}},
+	"net/http":                          {in: []string{".", "api", "api/kafka", "api/rest", "api/ws", "web", "e2e", "e2e/bench"}},
+	"github.com/coder/websocket":        {in: []string{"api/ws", "e2e", "e2e/bench"}},
 	"github.com/go-chi/chi":             {in: []string{"api/rest"}},
 	"github.com/alecthomas/kong":        {in: []string{".", "api/cli"}},
 	"github.com/twmb/franz-go/pkg/kgo":  {in: []string{"api/cli", "e2e", "e2e/bench"}, anyTest: true},
@@ -122,6 +124,8 @@ func TestForbidden(t *testing.T) {
 		{dir: "api/kafka", imported: "leat/replication", want: true},
 		{dir: "api/kafka", imported: "leat/api/rest", want: true},
 		{dir: "api/rest", imported: "leat/api/kafka", test: true, want: true},
+		{dir: "api/ws", imported: "leat/api/rest", want: true},
+		{dir: "api/rest", imported: "github.com/coder/websocket", want: true},
 		{dir: "api/cli", imported: "leat/broker", want: true},
 		{dir: "api/cli", imported: "leat/storage/record", test: true, want: true},
 		{dir: "e2e", imported: "leat/storage/record", test: true, want: true},

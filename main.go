@@ -1,5 +1,5 @@
 // Command leat is an event-streaming platform in one binary: a partitioned,
-// append-only log with doors for HTTP and for the Kafka protocol, and the
+// append-only log with doors for HTTP, WebSocket and the Kafka protocol, and the
 // command line client. This file only wires: it opens the parts in order, waits,
 // and closes them in reverse.
 package main
@@ -28,11 +28,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"leat/api"
 	"leat/api/cli"
 	"leat/api/kafka"
 	"leat/api/rest"
+	"leat/api/ws"
 	"leat/broker"
 	"leat/storage"
+	"leat/storage/disk"
 	"leat/storage/meta"
 	"leat/web"
 )
@@ -58,6 +61,7 @@ const drainTime = 10 * time.Second
 // commands is the command line.
 type commands struct {
 	Serve serveConfig `cmd:"" help:"Run the server."`
+	Check checkCmd    `cmd:"" help:"Verify the data directory of a stopped server; changes nothing."`
 	cli.Commands
 }
 
@@ -69,6 +73,8 @@ func main() {
 func run(args []string, stdio cli.IO) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	// A second signal ends the process at once.
+	context.AfterFunc(ctx, stop)
 	var cmds commands
 	exited := -1
 	parser, err := kong.New(&cmds, kong.Name("leat"), kong.DefaultEnvars("LEAT"), kong.UsageOnError(),
@@ -128,16 +134,18 @@ func (c *serveConfig) Run(ctx context.Context, stdio cli.IO) error {
 		return errors.Join(err, s.close())
 	}
 	err := s.wait(ctx)
-	// A second signal ends the process at once.
-	signal.Reset()
 	err = errors.Join(err, s.close())
 	s.log.Info("stopped")
 	return err
 }
 
-// connShare is the share of the process's file descriptors that the connections
-// of one door may take; storage keeps a third for segment files.
-const connShare = 4
+// A door's connections may take a part of the process's file descriptors;
+// storage keeps a third for segment files.
+const (
+	kafkaShare  = 5
+	httpShare   = 5 // plain requests and streams
+	socketShare = 5 // WebSocket
+)
 
 // maxFiles is RLIMIT_NOFILE, which Go has raised to the hard limit.
 func maxFiles() int {
@@ -155,6 +163,7 @@ type server struct {
 	http, kafka, ops net.Listener
 	broker           *broker.Broker
 	kafkaDoor        *kafka.Server
+	wsDoor           *ws.Server
 	restDoor         *rest.Server
 	opsDoor          *http.Server
 	running          sync.WaitGroup
@@ -183,11 +192,17 @@ func (s *server) open(ctx context.Context) error {
 		return err
 	}
 	s.kafkaDoor = kafka.New(kafka.Options{
-		Broker: s.broker, Logger: s.log, Registerer: metrics, MaxConnections: maxFiles() / connShare,
+		Broker: s.broker, Logger: s.log, Registerer: metrics, MaxConnections: maxFiles() / kafkaShare,
+	})
+	feed := api.NewFeed(api.FeedOptions{Registerer: metrics})
+	s.wsDoor = ws.New(ws.Options{
+		Broker: s.broker, Feed: feed, Logger: s.log, Registerer: metrics, AllowOrigins: s.config.AllowOrigin,
+		MaxConnections: maxFiles() / socketShare, MaxRequestBytes: s.config.MaxRequest,
 	})
 	s.restDoor = rest.New(rest.Options{
-		Broker: s.broker, Logger: s.log, Registerer: metrics, MaxRequestBytes: s.config.MaxRequest, MaxConnections: maxFiles() / connShare,
-		AllowOrigins: s.config.AllowOrigin, OpenAPI: openapi, Web: web.Handler(), Ready: s.broker.Ready,
+		Broker: s.broker, Feed: feed, Logger: s.log, Registerer: metrics, MaxRequestBytes: s.config.MaxRequest,
+		MaxConnections: maxFiles() / httpShare, AllowOrigins: s.config.AllowOrigin, OpenAPI: openapi, Web: web.Handler(),
+		WebSocket: s.wsDoor, Ready: s.broker.Ready,
 	})
 	s.opsDoor = &http.Server{Handler: s.opsHandler(metrics), ReadHeaderTimeout: 5 * time.Second}
 	s.start(ctx)
@@ -260,11 +275,12 @@ func (s *server) close() error {
 	var errs []error
 	if s.restDoor != nil {
 		var doors sync.WaitGroup
-		var httpErr, kafkaErr error
+		var wsErr, httpErr, kafkaErr error
+		doors.Go(func() { wsErr = s.wsDoor.Shutdown(ctx) })
 		doors.Go(func() { httpErr = s.restDoor.Shutdown(ctx) })
 		doors.Go(func() { kafkaErr = s.kafkaDoor.Shutdown(ctx) })
 		doors.Wait()
-		errs = append(errs, httpErr, kafkaErr)
+		errs = append(errs, wsErr, httpErr, kafkaErr)
 	}
 	if s.broker != nil {
 		errs = append(errs, s.broker.Close())
@@ -280,6 +296,62 @@ func (s *server) close() error {
 	}
 	s.running.Wait()
 	return errors.Join(errs...)
+}
+
+// checkCmd is `leat check`.
+type checkCmd struct {
+	Dir      string `arg:"" help:"Data directory; its server must be stopped."`
+	Records  bool   `env:"-" default:"true" negatable:"" help:"Look at every record, too, which expands what is compressed."`
+	JSON     bool   `env:"-" help:"Print one JSON object."`
+	Progress bool   `env:"-" help:"Say on stderr how far it is, once a second."`
+}
+
+// Run prints what is not as it should be, one finding a line, and fails if some
+// of it is damage.
+func (c *checkCmd) Run(ctx context.Context, stdio cli.IO) error {
+	told := time.Now()
+	report, err := storage.Check(ctx, storage.CheckOptions{Path: c.Dir, Records: c.Records, Meta: checkMeta, Progress: func(p storage.CheckProgress) {
+		if c.Progress && time.Since(told) >= time.Second {
+			told = time.Now()
+			_, _ = fmt.Fprintf(stdio.Err, "leat: checked %d of %d MiB\n", p.Done>>20, p.Total>>20)
+		}
+	}})
+	if err != nil {
+		return err
+	}
+	if err := c.print(stdio.Out, report); err != nil {
+		return err
+	}
+	_, _ = fmt.Fprintf(stdio.Err, "leat: %d partitions, %d segments, %d batches, %d records, %d bytes: %d findings, %d of them damage\n",
+		report.Partitions, report.Segments, report.Batches, report.Records, report.Bytes, len(report.Findings)+report.Omitted, report.Damages)
+	if report.Damages > 0 {
+		return &storage.DamagedError{Path: c.Dir, Err: fmt.Errorf("%d findings are damage", report.Damages)}
+	}
+	return nil
+}
+
+func checkMeta(ctx context.Context, dir string) error {
+	return meta.Check(ctx, meta.Options{FS: disk.OS, Dir: dir, Logger: slog.New(slog.DiscardHandler)})
+}
+
+func (c *checkCmd) print(out io.Writer, r *storage.Report) error {
+	if !c.JSON {
+		for _, f := range r.Findings {
+			if _, err := fmt.Fprintln(out, f); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	findings := make([]map[string]any, len(r.Findings))
+	for i, f := range r.Findings {
+		findings[i] = map[string]any{"severity": f.Severity.String(), "path": f.Path, "position": f.Pos, "what": f.What}
+	}
+	return json.NewEncoder(out).Encode(map[string]any{
+		"cluster_id": r.Identity.ClusterID, "node_id": r.Identity.NodeID, "clean": r.Clean, "partitions": r.Partitions,
+		"segments": r.Segments, "batches": r.Batches, "records": r.Records, "bytes": r.Bytes, "quarantined": r.Quarantined,
+		"damages": r.Damages, "omitted": r.Omitted, "findings": findings,
+	})
 }
 
 // opsHandler is the operators' door.

@@ -122,6 +122,8 @@ var table = []row{
 	{broker.ErrFencedEpoch, KafkaFencedLeaderEpoch, http.StatusConflict, "fenced_leader_epoch", "Fenced leader epoch", retry, show},
 	{broker.ErrUnknownEpoch, KafkaUnknownLeaderEpoch, http.StatusServiceUnavailable, "unknown_leader_epoch", "Unknown leader epoch", retry, show},
 	{broker.ErrTimedOut, KafkaRequestTimedOut, http.StatusGatewayTimeout, "ack_timeout", "Timed out waiting for acknowledgement", unclear, show},
+	{broker.ErrUnknownBroker, KafkaInvalidRequest, http.StatusNotFound, "unknown_broker", "Unknown broker", final, show},
+	{broker.ErrPolicyViolation, KafkaPolicyViolation, http.StatusUnprocessableEntity, "policy_violation", "Policy violation", final, show},
 	{broker.ErrTopicAuthorization, KafkaTopicAuthorization, http.StatusForbidden, "topic_forbidden", "Not authorized for the topic", final, show},
 	{broker.ErrClusterAuthorization, KafkaClusterAuthorization, http.StatusForbidden, "cluster_forbidden", "Not authorized for the cluster", final, show},
 	{broker.ErrUnsupportedForTimestamp, KafkaUnsupportedForMessageFormat, http.StatusBadRequest, "unsupported_timestamp", "Timestamp kind not supported", final, show},
@@ -144,6 +146,9 @@ var table = []row{
 	{broker.ErrExpandsTooLarge, KafkaMessageTooLarge, http.StatusRequestEntityTooLarge, "batch_expands_too_large", "Batch expands beyond the limit", final, show},
 	{broker.ErrUnsupportedCodec, KafkaUnsupportedCompression, http.StatusUnsupportedMediaType, "unsupported_codec", "Unsupported compression codec", final, show},
 	{broker.ErrTimestamp, KafkaInvalidTimestamp, http.StatusUnprocessableEntity, "invalid_timestamp", "Invalid timestamp", final, show},
+
+	{ErrStreamReset, KafkaUnknownTopicID, http.StatusGone, "stream_reset", "Stream reset", final, show},
+	{ErrBadCursor, KafkaInvalidRequest, http.StatusBadRequest, "bad_cursor", "Bad cursor", final, show},
 
 	// A wait that the caller or the drain ended: what it waited for may
 	// still have happened.

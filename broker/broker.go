@@ -273,6 +273,23 @@ func (b *Broker) readError(p *partition, err error) error {
 	return fmt.Errorf("%w: %s/%d", ErrDamaged, p.topic.name, p.id.Partition)
 }
 
+// damages counts the partitions that were found to be damaged.
+func (b *Broker) damages() (n int) {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	for id := range b.damaged {
+		if b.mu.topics[id.Topic] != nil {
+			n++
+		}
+	}
+	for _, p := range b.mu.parts {
+		if p.damaged.Load() {
+			n++
+		}
+	}
+	return n
+}
+
 // flushed is told by storage that a log's durable end rose.
 func (b *Broker) flushed(l *storage.Log) {
 	b.mu.RLock()

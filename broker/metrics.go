@@ -47,6 +47,9 @@ func newMetrics(reg prometheus.Registerer, b *Broker) *metrics {
 			defer b.mu.RUnlock()
 			return float64(len(b.mu.topics))
 		}),
+		gauge("leat_broker_damaged_partitions", "Partitions of which a part cannot be read.", func() float64 {
+			return float64(b.damages())
+		}),
 	)
 	return m
 }

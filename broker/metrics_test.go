@@ -50,18 +50,21 @@ func TestTopicMetrics(t *testing.T) {
 	tail, _ := newTail(t, b, "t", true)
 	drain(t, tail)
 	want := map[string]float64{
-		`leat_topic_appended_bytes_total topic="t"`:                    float64(size),
-		`leat_topic_appended_records_total topic="t"`:                  2,
-		`leat_topic_failed_appends_total reason="too_large" topic="t"`: 1,
-		`leat_topic_fetched_bytes_total topic="t"`:                     float64(2 * size),
-		`leat_topic_log_bytes topic="t"`:                               float64(size),
-		`leat_topic_partitions topic="t"`:                              2,
-		`leat_broker_tails`:                                            1,
-		`leat_broker_topics`:                                           1,
-		`leat_broker_partitions`:                                       2,
-		`leat_broker_produce_seconds acks="all"`:                       1,
-		`leat_broker_produce_seconds acks="leader"`:                    0,
-		`leat_broker_waiting_fetches`:                                  0,
+		`leat_topic_appended_bytes_total topic="t"`:                      float64(size),
+		`leat_topic_appended_records_total topic="t"`:                    2,
+		`leat_topic_failed_appends_total reason="too_large" topic="t"`:   1,
+		`leat_topic_failed_appends_total reason="disk_full" topic="t"`:   0,
+		`leat_topic_failed_appends_total reason="disk_failed" topic="t"`: 0,
+		`leat_broker_damaged_partitions`:                                 0,
+		`leat_topic_fetched_bytes_total topic="t"`:                       float64(2 * size),
+		`leat_topic_log_bytes topic="t"`:                                 float64(size),
+		`leat_topic_partitions topic="t"`:                                2,
+		`leat_broker_tails`:                                              1,
+		`leat_broker_topics`:                                             1,
+		`leat_broker_partitions`:                                         2,
+		`leat_broker_produce_seconds acks="all"`:                         1,
+		`leat_broker_produce_seconds acks="leader"`:                      0,
+		`leat_broker_waiting_fetches`:                                    0,
 	}
 	families, err := reg.Gather()
 	if err != nil {

@@ -125,6 +125,9 @@ func (t *Tail) queue(f *followed) {
 	}
 }
 
+// ID is the topic's.
+func (t *Tail) ID() TopicID { return t.topic.id }
+
 // Topic describes the topic, also once it is gone.
 func (t *Tail) Topic() Topic { return describe(t.meta) }
 

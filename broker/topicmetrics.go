@@ -147,7 +147,10 @@ func (m *topicMetrics) Collect(ch chan<- prometheus.Metric) {
 		send(m.partitions, prometheus.GaugeValue, s.partitions, c.label)
 		send(m.logBytes, prometheus.GaugeValue, s.bytes, c.label)
 		for i := range c.refused {
-			if n := c.refused[i].Load(); n > 0 {
+			// What an alert watches is there from the start, so that its first
+			// rise is seen.
+			n, disk := c.refused[i].Load(), errors.Is(refusals[i].err, ErrStorageFull) || errors.Is(refusals[i].err, ErrStorageFailed)
+			if n > 0 || disk {
 				send(m.refused, prometheus.CounterValue, n, c.label, refusals[i].name)
 			}
 		}

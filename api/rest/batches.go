@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"leat/api"
 	"leat/broker"
 	"leat/storage/record"
 )
@@ -65,9 +66,9 @@ func splitBatches(text []byte) ([]record.Batch, error) {
 // batchFault is an error about one batch of a body.
 func batchFault(index, pos int, err error) error {
 	at := int64(pos)
-	rs := &records{count: 1}
-	rs.refuse(&itemError{Index: &index, Byte: &at}, err)
-	return rs.finish()
+	rs := &api.Records{Count: 1}
+	rs.Refuse(&api.ItemError{Index: &index, Byte: &at}, err)
+	return rs.Finish()
 }
 
 // batchRules are the configs of a topic that a batch must fit.

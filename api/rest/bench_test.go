@@ -1,9 +1,12 @@
 package rest
 
 import (
+	"bufio"
 	"bytes"
+	"errors"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -64,5 +67,34 @@ func BenchmarkFetchJSON(b *testing.B) {
 		if w.status != http.StatusOK {
 			b.Fatalf("status %d", w.status)
 		}
+	}
+}
+
+// BenchmarkEventsCatchUp is one event stream over a connection, client
+// included, that reads 50,000 records of 256 bytes each time.
+func BenchmarkEventsCatchUp(b *testing.B) {
+	for name, query := range map[string]string{"one": "?offset=0", "batch": "?offset=0&batch=true"} {
+		b.Run(name, func(b *testing.B) {
+			const count = 50_000
+			d := openDoor(b)
+			d.topic("t", 1)
+			d.do("POST", produceT+"?value=line", strings.Repeat(strings.Repeat("x", 256)+"\n", count), "Content-Type", mediaNDJSON).want(b, 200, "")
+			b.SetBytes(count * 256)
+			for b.Loop() {
+				l := d.follow(streamT0+query, mediaEvents)
+				last := "id: " + strconv.Itoa(count)
+				for {
+					line, err := l.lines.ReadSlice('\n')
+					if err != nil && !errors.Is(err, bufio.ErrBufferFull) {
+						b.Fatal(err)
+					}
+					if len(line) < 20 && strings.TrimSpace(string(line)) == last {
+						break
+					}
+				}
+				l.close()
+			}
+			b.ReportMetric(count*float64(b.N)/b.Elapsed().Seconds(), "records/s")
+		})
 	}
 }

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"leat/api"
 )
 
 const (
@@ -100,7 +102,7 @@ func (s *Server) readBody(w *responseWriter, r *http.Request, limit int64) (*bod
 	b.release()
 	p := bodyProblem(err, limit, coding)
 	if !wire.ended {
-		p.close = true
+		p.Close = true
 		// A client that waits for 100 Continue has sent nothing.
 		if r.Header.Get("Expect") == "" && !errors.Is(err, os.ErrDeadlineExceeded) {
 			_ = w.rc.SetReadDeadline(time.Now().Add(drainTimeout))
@@ -222,8 +224,8 @@ func cutOff(err error) bool {
 	return ok || errors.Is(err, io.ErrUnexpectedEOF)
 }
 
-func bodyProblem(err error, limit int64, coding string) *problem {
-	large := &problem{Status: http.StatusRequestEntityTooLarge, Code: "request_too_large", Title: "Request too large", Limit: limit}
+func bodyProblem(err error, limit int64, coding string) *api.Problem {
+	large := &api.Problem{Status: http.StatusRequestEntityTooLarge, Code: "request_too_large", Title: "Request too large", Limit: limit}
 	switch {
 	case errors.Is(err, errTooLarge):
 		large.Detail = fmt.Sprintf("the body, as sent and decoded, may have %d bytes", limit)
@@ -236,20 +238,20 @@ func bodyProblem(err error, limit int64, coding string) *problem {
 		large.Detail = fmt.Sprintf("the window of a zstd body, which is all of a frame in a single segment, may have %d bytes", zstdWindow)
 		return large
 	case errors.Is(err, errBudget):
-		return &problem{
+		return &api.Problem{
 			Status: http.StatusServiceUnavailable, Code: "overloaded", Title: "Overloaded",
 			Retriable: true, Detail: "the bodies of other requests fill the memory set aside for them",
 		}
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return &problem{
+		return &api.Problem{
 			Status: http.StatusRequestTimeout, Code: "request_timeout", Title: "Request timeout",
 			Retriable: true, Detail: fmt.Sprintf("no byte of the body came for %d s", int(bodyTimeout.Seconds())),
 		}
 	case errors.Is(err, errChunks):
-		return malformed("the chunked body is malformed: a bad chunk size, chunk end or trailer")
+		return api.Malformed("the chunked body is malformed: a bad chunk size, chunk end or trailer")
 	case coding != codingIdentity:
-		return malformed("the body is not valid " + coding + ", or ended early")
+		return api.Malformed("the body is not valid " + coding + ", or ended early")
 	default:
-		return malformed("the body ended early")
+		return api.Malformed("the body ended early")
 	}
 }

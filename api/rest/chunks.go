@@ -58,16 +58,6 @@ func (c *chunks) flush() {
 	}
 }
 
-// bytes appends p; what is large goes to the client without a copy.
-func (c *chunks) bytes(p []byte) {
-	if len(p) < chunkSize {
-		c.buf = append(c.buf, p...)
-		return
-	}
-	c.flush()
-	c.send(p)
-}
-
 func (c *chunks) send(p []byte) {
 	if c.err != nil || len(p) == 0 {
 		return

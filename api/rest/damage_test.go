@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"testing"
 
+	"leat/api"
 	"leat/broker"
 	"leat/storage/record"
 )
@@ -105,7 +106,7 @@ func TestCauseIsLogged(t *testing.T) {
 	for code, err := range map[string]error{
 		"storage_error":     fmt.Errorf("read 61 bytes of a section: %w", lost),
 		"storage_full":      fmt.Errorf("%w: %w", broker.ErrStorageFull, lost),
-		"storage_failed":    describe(fmt.Errorf("%w: %w", broker.ErrStorageFailed, lost)).at("t", 0),
+		"storage_failed":    api.ProblemOf(fmt.Errorf("%w: %w", broker.ErrStorageFailed, lost)).At("t", 0),
 		"partition_damaged": fmt.Errorf("%w: %w", broker.ErrDamaged, lost),
 		"internal":          fmt.Errorf("what nobody foresaw: %s", lost.Error()),
 	} {
@@ -113,7 +114,7 @@ func TestCauseIsLogged(t *testing.T) {
 		s := New(Options{Logger: slog.New(slog.NewTextHandler(&lines, nil))})
 		rec := httptest.NewRecorder()
 		r := httptest.NewRequestWithContext(t.Context(), "GET", recordsOfT0+"offset=0", nil)
-		s.fail(newResponseWriter(rec, "id"), r, describe(err).at("t", 0))
+		s.fail(newResponseWriter(rec, "id"), r, api.ProblemOf(err).At("t", 0))
 		if got := lines.String(); !strings.Contains(got, "code="+code) || !strings.Contains(got, "read /data/x.log: input/output error") {
 			t.Errorf("%s: log lacks the cause: %s", code, got)
 		}

@@ -1,6 +1,7 @@
-// Package rest is the HTTP door: topics, produce and long-poll fetch as JSON,
-// NDJSON, plain bytes and raw record batches, and the health pages. It
-// translates between HTTP and broker and decides nothing about records itself.
+// Package rest is the HTTP door: topics, produce, long-poll fetch and streams
+// as JSON, NDJSON, server-sent events, plain bytes and raw record batches, and
+// the health pages. It translates between HTTP and broker and decides nothing
+// about records itself.
 //
 // Every answer that is not a success is application/problem+json (RFC 9457)
 // and is written by problem.go alone. openapi.yaml at the top of the module is
@@ -18,6 +19,15 @@
 // A request's body is read whole into a pooled buffer, against a limit on the
 // bytes of the wire, one on the bytes decoded, and a budget for all requests.
 // It is checked whole before the first append.
+//
+// # Streams
+//
+// A stream is the handler's goroutine and a broker.Tail. It has no queue: it
+// reads the log at its own pace, through an api.Feed that makes the text of a
+// place once for all, and copies that into one buffer, which it has only while
+// there is something to send. A client that does not read holds up its own
+// stream until the write deadline ends it. While nothing comes, a stream wakes
+// for its heartbeat alone.
 //
 // main may import it. It imports api, auth, broker and storage/record.
 package rest

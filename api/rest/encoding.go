@@ -10,6 +10,8 @@ import (
 
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
+
+	"leat/api"
 )
 
 // The content codings of request bodies.
@@ -33,9 +35,9 @@ func contentCoding(w *responseWriter, r *http.Request) (string, error) {
 		return coding, nil
 	}
 	w.Header().Set("Accept-Encoding", "gzip, zstd, identity")
-	return "", &problem{
+	return "", &api.Problem{
 		Status: http.StatusUnsupportedMediaType, Code: "unsupported_content_encoding", Title: "Unsupported content encoding",
-		Detail: "Content-Encoding " + strconv.Quote(clip(given)) + " is not one of gzip, zstd, identity",
+		Detail: "Content-Encoding " + strconv.Quote(api.Clip(given)) + " is not one of gzip, zstd, identity",
 	}
 }
 

@@ -1,116 +1,344 @@
 package rest
 
 import (
+	"cmp"
 	"context"
 	"errors"
-	"io"
+	"math/rand/v2"
 	"net/http"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
+	"leat/api"
 	"leat/broker"
 	"leat/storage/record"
 )
 
-// fetch answers with the records of a partition from an offset on, waiting for
-// some if there are none. HEAD has the headers of the GET that does not wait.
-func (s *Server) fetch(w *responseWriter, r *http.Request) error {
-	o, err := fetchParams(r)
+// readPartition answers with records of one partition, readTopic with those of
+// a whole topic: once, waiting for some if there are none, or as a stream. HEAD
+// has the headers of the GET that does not wait.
+func (s *Server) readPartition(w *responseWriter, r *http.Request) error { return s.read(w, r, false) }
+
+func (s *Server) readTopic(w *responseWriter, r *http.Request) error { return s.read(w, r, true) }
+
+func (s *Server) read(w *responseWriter, r *http.Request, whole bool) error {
+	o, err := readParams(r, whole)
 	if err != nil {
 		return err
 	}
 	if r.Method == http.MethodHead {
 		o.wait = 0
 	}
+	h := w.Header()
+	h.Set("Cache-Control", "no-store")
+	h.Add("Vary", "Accept")
 	if o.clamped {
-		w.Header().Set("Applied-Max-Bytes", strconv.Itoa(o.maxBytes))
+		h.Set("Applied-Max-Bytes", strconv.Itoa(o.maxBytes))
 	}
-	w.Header().Set("Cache-Control", "no-store")
-	w.Header().Add("Vary", "Accept")
 	ctx, done := s.waitContext(r.Context())
 	defer done()
-	if err := s.fetchFrom(ctx, w, r, o); err != nil {
-		return describe(err).at(o.topic, o.partition)
+	switch {
+	case o.stop:
+		w.WriteHeader(http.StatusNoContent)
+		return nil
+	case o.stream:
+		err = s.stream(ctx, w, r, o)
+	default:
+		f := &fetching{s: s, w: w, r: r, o: o}
+		err = f.run(ctx)
+		f.release()
+	}
+	if err != nil {
+		p := api.ProblemOf(err)
+		if p.Partition == nil {
+			p = p.At(o.topic, o.partition)
+		}
+		return p
 	}
 	return nil
 }
 
-func (s *Server) fetchFrom(ctx context.Context, w *responseWriter, r *http.Request, o *fetchOptions) error {
-	offset, err := s.start(ctx, r, o)
+// begin finds the topic and where to begin in it. An offset in a partition by
+// itself needs no looking up.
+func (s *Server) begin(ctx context.Context, r *http.Request, o *readOptions) (broker.Topic, []broker.TailStart, error) {
+	if o.offset >= 0 && o.topicID == "" && !o.stream {
+		return broker.Topic{Name: o.topic}, []broker.TailStart{{Partition: o.partition, Offset: o.offset}}, nil
+	}
+	t, err := s.broker.Topic(ctx, principal(r), broker.TopicRef{Name: o.topic})
 	if err != nil {
+		return t, nil, err
+	}
+	if o.topicID != "" && o.topicID != t.ID.String() {
+		return t, nil, api.StreamReset(t.Name)
+	}
+	partitions := o.partitions
+	if !o.whole() {
+		partitions = []int32{o.partition}
+	}
+	starts, err := o.place.Starts(ctx, s.broker, principal(r), t, partitions)
+	return t, starts, err
+}
+
+// gap is a range of offsets whose records are gone.
+type gap struct {
+	partition int32
+	from, to  int64
+}
+
+// fetching is one answer under way.
+type fetching struct {
+	s     *Server
+	w     *responseWriter
+	r     *http.Request
+	o     *readOptions
+	topic broker.Topic
+	// at are the positions, by partition; parts what was found there, in an
+	// order of its own.
+	at    []broker.TailStart
+	parts []part
+	gaps  []gap
+}
+
+// part is what was found in one partition.
+type part struct {
+	broker.FetchResult
+	index int // in at
+	walk  *api.Walk
+	plan  api.Plan
+}
+
+func (f *fetching) run(ctx context.Context) (err error) {
+	if f.topic, f.at, err = f.s.begin(ctx, f.r, f.o); err != nil {
 		return err
 	}
-	deadline := time.Now().Add(o.wait)
+	deadline := time.Now().Add(f.o.wait)
 	for {
-		res := s.fetchOnce(ctx, r, o, offset, time.Until(deadline))
-		next, err := s.deliver(w, r, o, offset, &res)
-		if res.Section != nil {
-			res.Section.Release()
-		}
-		if err != nil || next < 0 {
+		f.fetch(ctx, time.Until(deadline))
+		jumped, err := f.jump(ctx)
+		if err != nil {
 			return err
 		}
+		if jumped {
+			continue
+		}
+		if f.o.media == mediaBatch {
+			f.headers(f.parts[0].next(f.at))
+			f.s.sendBatches(f.w, f.r, f.at[0].Offset, f.parts[0].Section)
+			return nil
+		}
+		records, moved, err := f.planAll()
+		if err != nil {
+			return err
+		}
+		if records > 0 || !moved {
+			return f.answer(records)
+		}
 		// The batches held no record, as compaction leaves them: go on.
-		offset = next
 	}
 }
 
-func (s *Server) fetchOnce(ctx context.Context, r *http.Request, o *fetchOptions, offset int64, wait time.Duration) broker.FetchResult {
-	results := s.broker.Fetch(ctx, principal(r), &broker.FetchRequest{
-		MaxWait: wait, MinBytes: o.minBytes, MaxBytes: o.maxBytes,
-		Partitions: []broker.FetchPartition{{
-			Topic: o.topic, Partition: o.partition, Offset: offset, Epoch: -1, MaxBytes: o.maxBytes,
-		}},
-	})
-	return results[0]
+// fetch reads all partitions. Nothing says which are most in need, and no
+// server remembers, so they stand in a new order each time.
+func (f *fetching) fetch(ctx context.Context, wait time.Duration) {
+	f.release()
+	req := &broker.FetchRequest{MaxWait: wait, MinBytes: f.o.minBytes, MaxBytes: f.o.maxBytes}
+	n := len(f.at)
+	first := 0
+	if n > 1 {
+		first = rand.IntN(n)
+	}
+	f.parts = f.parts[:0]
+	for k := range n {
+		i := (first + k) % n
+		f.parts = append(f.parts, part{index: i})
+		req.Partitions = append(req.Partitions, broker.FetchPartition{
+			Topic: f.topic.Name, TopicID: f.topic.ID, Partition: f.at[i].Partition, Offset: f.at[i].Offset,
+			Epoch: -1, MaxBytes: f.o.maxBytes,
+		})
+	}
+	for k, res := range f.s.broker.Fetch(ctx, principal(f.r), req) {
+		f.parts[k].FetchResult = res
+	}
 }
 
-// deliver answers with what was fetched. If there are batches without records
-// it answers nothing and returns the offset behind them; otherwise -1.
-func (s *Server) deliver(w *responseWriter, r *http.Request, o *fetchOptions, offset int64, res *broker.FetchResult) (int64, error) {
-	if res.Err != nil {
-		return -1, res.Err
-	}
-	h := w.Header()
-	h.Set("High-Watermark", strconv.FormatInt(res.HighWatermark, 10))
-	h.Set("Log-Start-Offset", strconv.FormatInt(res.LogStart, 10))
-	if o.media == mediaBatch {
-		s.sendBatches(w, r, offset, res.Section)
-		return -1, nil
-	}
-	pl := plan{from: offset, end: offset}
-	var bw *batchWalk
-	if res.Section != nil {
-		bw = newWalk(res.Section)
-		defer bw.release()
-		var err error
-		if pl, err = planSection(bw, offset, limits{records: o.maxRecords, bytes: int64(o.maxBytes)}); err != nil {
-			return -1, err
-		}
-		if pl.records == 0 && pl.end > offset {
-			return pl.end, nil
+func (f *fetching) release() {
+	for i := range f.parts {
+		p := &f.parts[i]
+		p.endWalk()
+		if p.Section != nil {
+			p.Section.Release()
+			p.Section = nil
 		}
 	}
-	h.Set("Next-Offset", strconv.FormatInt(pl.end, 10))
-	if r.Method == http.MethodHead {
-		h.Set("Content-Type", o.media)
-		w.WriteHeader(http.StatusOK)
-		return -1, nil
-	}
-	s.metrics.recordsOut.Add(float64(pl.records))
-	return -1, s.encode(w, o, bw, pl, res)
 }
 
-// encode writes the records of the plan.
-func (s *Server) encode(w *responseWriter, o *fetchOptions, bw *batchWalk, pl plan, res *broker.FetchResult) error {
-	out := newChunks(w, http.StatusOK, o.media)
+func (p *part) beginWalk() {
+	if p.walk == nil {
+		p.walk = api.NewWalk(p.Section)
+	}
+}
+
+func (p *part) endWalk() {
+	if p.walk != nil {
+		p.walk.Release()
+		p.walk = nil
+	}
+}
+
+// jump fails if a partition failed. Where records are gone it moves on, if it
+// was asked to, and reports that it did.
+func (f *fetching) jump(ctx context.Context) (jumped bool, err error) {
+	for i := range f.parts {
+		p := &f.parts[i]
+		if p.Err == nil {
+			continue
+		}
+		at := &f.at[p.index]
+		to, err := f.s.overtaken(ctx, f.r, f.o, at.Partition, p.Err)
+		if err != nil {
+			return false, err
+		}
+		f.gaps = append(f.gaps, gap{at.Partition, at.Offset, to})
+		at.Offset = to
+		jumped = true
+	}
+	return jumped, nil
+}
+
+// overtaken is the offset to go on at after err, the error of a read, if it says
+// that records are gone and on_gap lets the reader go on; else it is an error
+// about the partition.
+func (s *Server) overtaken(ctx context.Context, r *http.Request, o *readOptions, partition int32, err error) (int64, error) {
+	oe, ok := errors.AsType[*broker.OffsetError](err)
+	if ok && oe.Offset < oe.Start && o.onGap != gapFail {
+		if o.onGap == gapEarliest {
+			return oe.Start, nil
+		}
+		res := s.broker.ListOffsets(ctx, principal(r), []broker.OffsetQuery{
+			{Topic: o.topic, Partition: partition, Timestamp: broker.OffsetLatest, Epoch: -1},
+		})[0]
+		if err = res.Err; err == nil {
+			return res.Offset, nil
+		}
+	}
+	if errors.Is(err, broker.ErrUnknownTopicID) {
+		err = api.StreamReset(o.topic)
+	}
+	return 0, api.ProblemOf(err).At(o.topic, partition)
+}
+
+// planAll finds out which records the answer has, before its first byte is
+// written. moved says that there were batches at all.
+func (f *fetching) planAll() (records int, moved bool, err error) {
+	left := api.Limits{Records: f.o.maxRecords, Bytes: f.o.maxBytes}
+	for i := range f.parts {
+		p := &f.parts[i]
+		at := &f.at[p.index]
+		p.plan = api.Plan{From: at.Offset, End: at.Offset}
+		if p.Section == nil || records > 0 && (left.Records < 1 || left.Bytes < 1) {
+			continue
+		}
+		p.beginWalk()
+		if p.plan, err = api.PlanSection(p.walk, at.Offset, left); err != nil {
+			return 0, false, api.ProblemOf(err).At(f.o.topic, at.Partition)
+		}
+		if len(f.parts) > 1 {
+			// Many windows would take the memory of the whole answer.
+			p.endWalk()
+		}
+		records += p.plan.Records
+		left.Records -= p.plan.Records
+		left.Bytes -= p.plan.Bytes
+		moved = moved || p.plan.End > at.Offset
+		at.Offset = p.plan.End
+	}
+	return records, moved, nil
+}
+
+// next is where to read on behind the whole of the part.
+func (p *part) next(at []broker.TailStart) int64 {
+	if p.Section != nil {
+		return p.Section.NextOffset()
+	}
+	return at[p.index].Offset
+}
+
+// headers says with what is known before the first record where the answer
+// ends. next is of a single partition.
+func (f *fetching) headers(next int64) {
+	h := f.w.Header()
+	if f.o.whole() {
+		h.Set("Cursor", f.cursor().String())
+	} else {
+		h.Set("Next-Offset", strconv.FormatInt(next, 10))
+		h.Set("High-Watermark", strconv.FormatInt(f.parts[0].HighWatermark, 10))
+		h.Set("Log-Start-Offset", strconv.FormatInt(f.parts[0].LogStart, 10))
+	}
+	if len(f.gaps) > 0 {
+		var text []string
+		for _, g := range f.gaps {
+			text = append(text, strconv.Itoa(int(g.partition))+":"+strconv.FormatInt(g.from, 10)+"-"+strconv.FormatInt(g.to, 10))
+		}
+		h.Set("Gap", strings.Join(text, ", "))
+	}
+}
+
+// cursor is where to read on in the topic.
+func (f *fetching) cursor() api.Cursor {
+	return api.Cursor{Topic: f.topic.ID, At: slices.Concat(f.at, unread(f.o.cursor.At, f.at))}
+}
+
+// unread is what a cursor said of partitions that are not read now: the next
+// one says the same.
+func unread(before, now []broker.TailStart) (out []broker.TailStart) {
+	for _, b := range before {
+		// Both are in the order of the partitions.
+		for len(now) > 0 && now[0].Partition < b.Partition {
+			now = now[1:]
+		}
+		if len(now) == 0 || now[0].Partition != b.Partition {
+			out = append(out, b)
+		}
+	}
+	return out
+}
+
+// answer writes the records of the plans.
+func (f *fetching) answer(records int) error {
+	f.headers(f.at[0].Offset)
+	if f.r.Method == http.MethodHead {
+		f.w.Header().Set("Content-Type", f.o.media)
+		f.w.WriteHeader(http.StatusOK)
+		return nil
+	}
+	f.s.metrics.recordsOut.Add(float64(records))
+	out := newChunks(f.w, http.StatusOK, f.o.media)
 	defer out.release()
-	e := &encoder{out: out, form: o.form, lines: o.media == mediaNDJSON}
-	if !e.lines {
+	lines := f.o.media == mediaNDJSON
+	if !lines {
 		out.text(`{"records":[`)
 	}
-	if pl.records > 0 {
-		if err := e.section(bw, pl); err != nil {
+	count := 0
+	for i := range f.parts {
+		p := &f.parts[i]
+		if p.plan.Records == 0 {
+			continue
+		}
+		p.beginWalk()
+		err := p.walk.Each(p.plan, func(rec *record.Record) {
+			if count++; count > 1 && !lines {
+				out.text(",")
+			}
+			out.buf = api.AppendRecord(out.buf, f.at[p.index].Partition, rec, f.o.form)
+			if lines {
+				out.text("\n")
+			}
+			out.flushFull()
+		})
+		p.endWalk()
+		if err != nil {
 			if !out.sent {
 				return err
 			}
@@ -118,49 +346,68 @@ func (s *Server) encode(w *responseWriter, o *fetchOptions, bw *batchWalk, pl pl
 			panic(http.ErrAbortHandler)
 		}
 	}
-	if !e.lines {
-		out.text(`],"next_offset":`)
-		out.integer(pl.end)
-		out.text(`,"high_watermark":`)
-		out.integer(res.HighWatermark)
-		out.text(`,"log_start_offset":`)
-		out.integer(res.LogStart)
+	if !lines {
+		out.text("]")
+		f.tail(out)
 		out.text("}\n")
 	}
 	return out.finish()
 }
 
-// section writes the records of bw that are in the plan.
-func (e *encoder) section(bw *batchWalk, pl plan) error {
-	var reader record.Reader
-	defer reader.Close()
-	var rec record.Record
-	bw.rewind()
-	// What is behind the plan may be damaged and is not looked at.
-	for at := pl.from; at < pl.end; {
-		b, err := bw.next()
-		if err != nil {
-			return damagedAt(at, err)
+// tail writes what follows the records.
+func (f *fetching) tail(out *chunks) {
+	if !f.o.whole() {
+		out.text(`,"next_offset":`)
+		out.integer(f.at[0].Offset)
+		out.text(`,"high_watermark":`)
+		out.integer(f.parts[0].HighWatermark)
+		out.text(`,"log_start_offset":`)
+		out.integer(f.parts[0].LogStart)
+		if len(f.gaps) > 0 {
+			out.text(`,"gap":`)
+			out.buf = appendGap(out.buf, f.gaps...)
 		}
-		at = max(at, b.NextOffset())
-		if b.Control() || b.NextOffset() <= pl.from {
-			continue
-		}
-		if err := reader.Reset(b, maxExpanded); err != nil {
-			return damagedAt(b.BaseOffset(), err)
-		}
-		for {
-			err := reader.Next(&rec)
-			if errors.Is(err, io.EOF) || err == nil && rec.Offset >= pl.end {
-				break
-			}
-			if err != nil {
-				return damagedAt(b.BaseOffset(), err)
-			}
-			if rec.Offset >= pl.from {
-				e.record(&rec)
-			}
-		}
+		return
 	}
-	return nil
+	out.text(`,"cursor":"`)
+	out.buf = f.cursor().AppendText(out.buf)
+	out.text(`","partitions":[`)
+	slices.SortFunc(f.parts, func(a, b part) int { return cmp.Compare(a.index, b.index) })
+	for i := range f.parts {
+		if i > 0 {
+			out.text(",")
+		}
+		out.text(`{"partition":`)
+		out.integer(int64(f.at[i].Partition))
+		out.text(`,"next_offset":`)
+		out.integer(f.at[i].Offset)
+		out.text(`,"high_watermark":`)
+		out.integer(f.parts[i].HighWatermark)
+		out.text(`,"log_start_offset":`)
+		out.integer(f.parts[i].LogStart)
+		out.text("}")
+		out.flushFull()
+	}
+	out.text("]")
+	if len(f.gaps) > 0 {
+		out.text(`,"gaps":[`)
+		for i, g := range f.gaps {
+			if i > 0 {
+				out.text(",")
+			}
+			out.buf = appendGap(out.buf, g)
+		}
+		out.text("]")
+	}
+}
+
+// appendGap writes gaps of one partition, that follow one another, as one.
+func appendGap(dst []byte, gaps ...gap) []byte {
+	dst = append(dst, `{"partition":`...)
+	dst = strconv.AppendInt(dst, int64(gaps[0].partition), 10)
+	dst = append(dst, `,"from":`...)
+	dst = strconv.AppendInt(dst, gaps[0].from, 10)
+	dst = append(dst, `,"to":`...)
+	dst = strconv.AppendInt(dst, gaps[len(gaps)-1].to, 10)
+	return append(dst, '}')
 }

@@ -1,14 +1,14 @@
 package rest
 
 import (
-	"context"
 	"math"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
-	"leat/broker"
+	"leat/api"
 )
 
 const (
@@ -17,86 +17,220 @@ const (
 	maxFetchSize     = 32 << 20
 )
 
-// The forms of keys and values in an answer.
+// What to do where retention has overtaken the position asked for.
 const (
-	formAuto   = ""
-	formJSON   = "json"
-	formString = "string"
-	formBase64 = "base64"
+	gapFail     = "fail"
+	gapEarliest = "earliest"
+	gapLatest   = "latest"
 )
 
-// fetchOptions are what a fetch asks for.
-type fetchOptions struct {
-	topic      string
+// stopID is the event id that a stream ends with when it has no more to give. A
+// browser comes back with it by itself, and 204 makes it stop.
+const stopID = "stop"
+
+// readOptions are what a fetch or a stream asks for.
+type readOptions struct {
+	topic string
+	// partition is the one to read, or api.AnyPartition for a whole topic, of
+	// which partitions are those to read; nil means all.
 	partition  int32
+	partitions []int32
+
+	place api.Place
+	// offset is the place in a partition if it is given as such, else -1.
+	offset int64
+	// cursor is the place in a topic if it is given as such.
+	cursor api.Cursor
+	// topicID is the incarnation that the place is of; "" is any.
+	topicID string
+	onGap   string
+
 	media      string
-	offset     int64  // -1 if from says it
-	from       string // "" if offset says it
+	form       api.Form
 	wait       time.Duration
 	minBytes   int
 	maxBytes   int
-	maxRecords int64
-	form       string
+	maxRecords int
 	// clamped says that the client asked for more than maxBytes.
 	clamped bool
+
+	// stream says that the answer goes on; batch, that an event is an array.
+	stream, batch bool
+	// stop says that the stream was told to have ended.
+	stop bool
 }
 
-func fetchParams(r *http.Request) (*fetchOptions, error) {
-	o := &fetchOptions{offset: -1}
+// readParams reads what both the partition's and the topic's route take.
+func readParams(r *http.Request, whole bool) (*readOptions, error) {
+	o := &readOptions{offset: -1, partition: api.AnyPartition}
 	var err error
 	if o.topic, err = topicParam(r); err != nil {
 		return nil, err
 	}
-	if o.partition, err = partitionParam(r); err != nil {
-		return nil, err
+	offers := []string{mediaJSON, mediaNDJSON, mediaEvents}
+	known := []string{
+		"cursor", "from", "partitions", "topic_id", "on_gap", "wait", "min_bytes", "max_bytes", "max_records", "as",
+		"stream", "batch", "last_event_id",
 	}
-	ps, err := parseParams(r, "offset", "from", "wait", "min_bytes", "max_bytes", "max_records", "as")
+	if !whole {
+		if o.partition, err = partitionParam(r); err != nil {
+			return nil, err
+		}
+		offers = append(offers, mediaBatch)
+		known[0] = "offset"
+		known = slices.Delete(known, 2, 3)
+	}
+	ps, err := parseParams(r, known...)
 	if err != nil {
 		return nil, err
 	}
-	if err := o.place(ps); err != nil {
+	if o.media, err = negotiate(r, offers...); err != nil {
 		return nil, err
 	}
-	if err := o.sizes(ps); err != nil {
-		return nil, err
-	}
-	if o.wait, err = waitParam(r, ps); err != nil {
-		return nil, err
-	}
-	if o.media, err = negotiate(r, mediaJSON, mediaNDJSON, mediaBatch); err != nil {
-		return nil, err
-	}
-	if text, given := ps.get("as"); given {
-		if o.form, err = ps.choice("as", formJSON, formString, formBase64); err != nil {
+	for _, read := range []func(*http.Request, params) error{o.readStream, o.readPlace, o.readGap, o.readSizes, o.readForm} {
+		if err := read(r, ps); err != nil {
 			return nil, err
 		}
-		if o.media == mediaBatch {
-			return nil, invalidParameter("as", "does not apply to "+mediaBatch+": "+clip(text))
-		}
-	}
-	if _, given := ps.get("max_records"); given && o.media == mediaBatch {
-		return nil, invalidParameter("max_records", "does not apply to "+mediaBatch)
 	}
 	return o, nil
 }
 
-func (o *fetchOptions) place(ps params) (err error) {
-	from, hasFrom := ps.get("from")
-	_, hasOffset := ps.get("offset")
-	switch {
-	case hasFrom && hasOffset:
-		return invalidParameter("from", "give offset or from, not both")
-	case hasOffset:
-		o.offset, err = ps.integer("offset", 0, math.MaxInt64, 0)
+// whole reports whether a topic is read.
+func (o *readOptions) whole() bool { return o.partition < 0 }
+
+// readStream finds out whether the answer is a stream, and of what kind.
+func (o *readOptions) readStream(_ *http.Request, ps params) error {
+	stream, err := ps.boolean("stream")
+	if err != nil {
 		return err
-	case !hasFrom:
-		return invalidParameter("offset", "offset or from is required")
 	}
-	o.from = from
-	return checkFrom(from)
+	_, given := ps.get("stream")
+	switch {
+	case o.media == mediaEvents:
+		if given && !stream {
+			return api.InvalidParameter("stream", mediaEvents+" is always a stream")
+		}
+		o.stream, o.batch = true, o.whole()
+		if _, given := ps.get("batch"); given {
+			o.batch, err = ps.boolean("batch")
+		}
+		return err
+	case stream && o.media != mediaNDJSON:
+		return api.InvalidParameter("stream", "want Accept: "+mediaNDJSON+" or "+mediaEvents)
+	}
+	o.stream = stream
+	for _, name := range []string{"batch", "last_event_id"} {
+		if _, given := ps.get(name); given {
+			return api.InvalidParameter(name, "is for "+mediaEvents)
+		}
+	}
+	return nil
 }
 
-func (o *fetchOptions) sizes(ps params) error {
+// readPlace finds out where to begin. The id of the last event stands above all
+// else; a browser sends it when it comes back by itself.
+func (o *readOptions) readPlace(r *http.Request, ps params) error {
+	if text, given := ps.get("partitions"); given {
+		var err error
+		if o.partitions, err = parsePartitions(text); err != nil {
+			return err
+		}
+	}
+	o.topicID, _ = ps.get("topic_id")
+	exact := "offset"
+	if o.whole() {
+		exact = "cursor"
+	}
+	from, hasFrom := ps.get("from")
+	at, hasExact := ps.get(exact)
+	var err error
+	switch {
+	case hasFrom && hasExact:
+		return api.InvalidParameter("from", "give "+exact+" or from, not both")
+	case hasExact:
+		err = o.readExact(exact, at)
+	case hasFrom:
+		o.place, err = api.ParsePlace(from)
+	case !o.stream:
+		return api.InvalidParameter(exact, exact+" or from is required")
+	}
+	if err != nil || o.media != mediaEvents {
+		return err
+	}
+	name, last := "Last-Event-ID", r.Header.Get("Last-Event-ID")
+	if last == "" {
+		name = "last_event_id"
+		last, _ = ps.get(name)
+	}
+	switch last {
+	case "":
+		return nil
+	case stopID:
+		o.stop = true
+		return nil
+	}
+	return o.readExact(name, last)
+}
+
+// readExact reads an offset or a cursor.
+func (o *readOptions) readExact(name, text string) error {
+	if o.whole() {
+		c, err := api.ParseCursor(text)
+		if err != nil {
+			p := api.ProblemOf(err)
+			p.Parameter = name
+			return p
+		}
+		o.cursor, o.place = c, api.PlaceCursor(c)
+		return nil
+	}
+	offset, err := params{{name, text}}.integer(name, 0, math.MaxInt64, 0)
+	o.offset, o.place = offset, api.PlaceOffsets(map[int32]int64{o.partition: offset})
+	return err
+}
+
+// maxPartitionList is how many partitions a request may name.
+const maxPartitionList = 10_000
+
+// parsePartitions reads numbers with commas between them, each once.
+func parsePartitions(text string) ([]int32, error) {
+	var out []int32
+	for item := range strings.SplitSeq(text, ",") {
+		n, err := strconv.ParseUint(item, 10, 31)
+		if err != nil || len(out) == maxPartitionList {
+			return nil, api.InvalidParameter("partitions", "want numbers of partitions, as in 0,2")
+		}
+		out = append(out, int32(n))
+	}
+	slices.Sort(out)
+	if len(slices.Compact(slices.Clone(out))) < len(out) {
+		return nil, api.InvalidParameter("partitions", "names a partition twice")
+	}
+	return out, nil
+}
+
+// readGap finds out what to do where records are gone. A stream goes on and
+// tells; a single answer would have to be looked at closely to see it, so it
+// is asked for.
+func (o *readOptions) readGap(_ *http.Request, ps params) (err error) {
+	if o.onGap = gapFail; o.stream {
+		o.onGap = gapEarliest
+	}
+	if _, given := ps.get("on_gap"); given {
+		o.onGap, err = ps.choice("on_gap", gapFail, gapEarliest, gapLatest)
+	}
+	return err
+}
+
+func (o *readOptions) readSizes(r *http.Request, ps params) error {
+	if o.stream {
+		for _, name := range []string{"wait", "min_bytes", "max_bytes", "max_records"} {
+			if _, given := ps.get(name); given {
+				return api.InvalidParameter(name, "does not apply to a stream")
+			}
+		}
+		return nil
+	}
 	least, err := ps.integer("min_bytes", 0, maxFetchSize, 1)
 	if err != nil {
 		return err
@@ -109,7 +243,27 @@ func (o *fetchOptions) sizes(ps params) error {
 		most, o.clamped = maxFetchSize, true
 	}
 	o.minBytes, o.maxBytes = int(min(least, most)), int(most)
-	o.maxRecords, err = ps.integer("max_records", 1, math.MaxInt32, math.MaxInt32)
+	records, err := ps.integer("max_records", 1, math.MaxInt32, math.MaxInt32)
+	if err != nil {
+		return err
+	}
+	if _, given := ps.get("max_records"); given && o.media == mediaBatch {
+		return api.InvalidParameter("max_records", "does not apply to "+mediaBatch)
+	}
+	o.maxRecords = int(records)
+	o.wait, err = waitParam(r, ps)
+	return err
+}
+
+func (o *readOptions) readForm(_ *http.Request, ps params) (err error) {
+	o.form.Lines = o.media != mediaJSON
+	text, given := ps.get("as")
+	if !given {
+		return nil
+	}
+	if o.form.As, err = ps.choice("as", api.AsJSON, api.AsString, api.AsBase64); err == nil && o.media == mediaBatch {
+		err = api.InvalidParameter("as", "does not apply to "+mediaBatch+": "+api.Clip(text))
+	}
 	return err
 }
 
@@ -123,75 +277,4 @@ func waitParam(r *http.Request, ps params) (time.Duration, error) {
 		return min(time.Duration(n)*time.Second, maxFetchWait), nil
 	}
 	return 0, nil
-}
-
-const (
-	fromEarliest = "earliest"
-	fromLatest   = "latest"
-	fromTime     = "ts:"
-	fromTail     = "tail:"
-)
-
-func checkFrom(from string) error {
-	if text, ok := strings.CutPrefix(from, fromTime); ok {
-		_, err := timestamp("from", text)
-		return err
-	}
-	if text, ok := strings.CutPrefix(from, fromTail); ok {
-		if _, err := strconv.ParseUint(text, 10, 63); err != nil {
-			return invalidParameter("from", "want tail:N with a whole number N of records")
-		}
-		return nil
-	}
-	if from != fromEarliest && from != fromLatest {
-		return invalidParameter("from", "want earliest, latest, ts:TIME or tail:N")
-	}
-	return nil
-}
-
-// start is the offset that the fetch begins at.
-func (s *Server) start(ctx context.Context, r *http.Request, o *fetchOptions) (int64, error) {
-	if o.from == "" {
-		return o.offset, nil
-	}
-	list := func(times ...int64) ([]broker.OffsetResult, error) {
-		queries := make([]broker.OffsetQuery, len(times))
-		for i, t := range times {
-			queries[i] = broker.OffsetQuery{Topic: o.topic, Partition: o.partition, Timestamp: t, Epoch: -1}
-		}
-		results := s.broker.ListOffsets(ctx, principal(r), queries)
-		for i := range results {
-			if err := results[i].Err; err != nil {
-				return nil, err
-			}
-		}
-		return results, nil
-	}
-	want := []int64{broker.OffsetEarliest, broker.OffsetLatest}
-	if text, ok := strings.CutPrefix(o.from, fromTime); ok {
-		ts, err := timestamp("from", text)
-		if err != nil {
-			return 0, err
-		}
-		want = append(want, ts)
-	}
-	found, err := list(want...)
-	if err != nil {
-		return 0, err
-	}
-	first, end := found[0].Offset, found[1].Offset
-	switch {
-	case o.from == fromEarliest:
-		return first, nil
-	case len(found) == 3 && found[2].Offset >= 0:
-		return found[2].Offset, nil
-	}
-	if text, ok := strings.CutPrefix(o.from, fromTail); ok {
-		if n, err := strconv.ParseInt(text, 10, 64); err == nil && n < end-first {
-			return end - n, nil
-		}
-		return first, nil
-	}
-	// latest, or a time that no record has reached: what comes next.
-	return end, nil
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/go-json-experiment/json"
 
+	"leat/api"
 	"leat/broker"
 	"leat/storage/record"
 )
@@ -144,7 +145,7 @@ func TestFetchParameters(t *testing.T) {
 
 // An offset below the log's start is 410 and says where the log starts.
 func TestOffsetExpired(t *testing.T) {
-	p := describe(&broker.OffsetError{Offset: 1, Start: 5, End: 9})
+	p := api.ProblemOf(&broker.OffsetError{Offset: 1, Start: 5, End: 9})
 	if p.Status != http.StatusGone || p.Code != "offset_expired" || *p.LogStart != 5 {
 		t.Errorf("%+v", p)
 	}

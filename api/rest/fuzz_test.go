@@ -1,110 +1,50 @@
 package rest
 
 import (
-	"bytes"
+	"context"
 	"errors"
 	"net/http"
-	"net/http/httptest"
 	"net/url"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/go-json-experiment/json/jsontext"
+	"github.com/go-chi/chi/v5"
 
+	"leat/api"
 	"leat/broker"
-	"leat/storage/record"
 )
-
-// memorySink keeps what it is given.
-type memorySink struct{ records []record.Record }
-
-func (m *memorySink) Add(_ int32, ts int64, key, value []byte, headers []record.Header) error {
-	m.records = append(m.records, record.Record{Timestamp: ts, Key: bytes.Clone(key), Value: bytes.Clone(value), Headers: headers})
-	return nil
-}
-
-// Whatever the body, parsing it neither panics nor leaves an error without a
-// place; a body that is taken is JSON, and what it says is written again as
-// JSON.
-func FuzzProduceJSON(f *testing.F) {
-	for _, seed := range []string{
-		`{"records":[{"key":"a","value":{"x":1.10},"headers":{"h":null},"partition":1,"timestamp":5}]}`,
-		`[{"value_b64":"AA==","headers":[{"name":"a","value_b64":"/w=="}]},{"key_json":[1],"value_str":"\u0041\n"}]`,
-		"{\"value\":1}\n{\"value\":2}\r\n\n", `[{"valu":1}]`, `[{"key"="a"}]`, `{"records":[]}`, `[[`, "[{\"value\":\"\xff\"}]", `{"records":{}}x`, ``,
-	} {
-		f.Add([]byte(seed), false)
-		f.Add([]byte(seed), true)
-	}
-	f.Fuzz(func(t *testing.T, body []byte, lines bool) {
-		sink := &memorySink{}
-		rs := &records{sink: sink, route: anyPartition}
-		parse := parseJSON
-		if lines {
-			parse = parseNDJSON
-		}
-		err := parse(rs, body)
-		if err == nil {
-			err = rs.finish()
-		}
-		if err != nil {
-			p, ok := errors.AsType[*problem](err)
-			if !ok || p.Status < 400 || p.Status > 499 || p.Code == "" || p.Detail == "" {
-				t.Fatalf("%q: %#v", body, err)
-			}
-			for _, e := range p.Errors {
-				if e.Line < 1 || e.Byte == nil || *e.Byte > int64(len(body)) {
-					t.Fatalf("%q: no place: %+v", body, e)
-				}
-			}
-			return
-		}
-		if !lines && !jsontext.Value(body).IsValid(valueOptions...) {
-			t.Fatalf("took %q", body)
-		}
-		for i := range sink.records {
-			for _, form := range []string{formAuto, formJSON, formString, formBase64} {
-				w := httptest.NewRecorder()
-				out := newChunks(newResponseWriter(w, ""), http.StatusOK, mediaNDJSON)
-				e := &encoder{out: out, form: form, lines: true}
-				e.record(&sink.records[i])
-				_ = out.finish()
-				out.release()
-				if text := w.Body.Bytes(); !jsontext.Value(text).IsValid(valueOptions...) || bytes.Count(text, []byte("\n")) != 1 {
-					t.Fatalf("%q as %s: %q", body, form, text)
-				}
-			}
-		}
-	})
-}
 
 // Whatever the query, reading it neither panics nor takes a value out of range.
 func FuzzParams(f *testing.F) {
 	for _, seed := range []string{
 		"offset=0", "from=tail:5&wait=20", "from=ts:2026-01-02T03:04:05Z&max_bytes=1", "wait=1e9", "offset=0&offset=0", "%zz", "a=b;c", "&&=", "offset=%30&wait=.5s", "wait=NaN",
+		"partitions=0,2&from=latest&stream=true", "last_event_id=5", "batch=false&on_gap=latest&topic_id=x", "cursor=AQ",
 	} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, query string) {
 		r := &http.Request{Method: http.MethodGet, URL: &url.URL{RawQuery: query}, Header: http.Header{}}
-		ps, err := parseParams(r, "offset", "from", "wait", "min_bytes", "max_bytes", "max_records", "as")
-		o := &fetchOptions{offset: -1}
-		if err == nil {
-			err = firstError(o.place(ps), o.sizes(ps))
-		}
-		if err == nil {
-			o.wait, err = waitParam(r, ps)
-		}
-		if err != nil {
-			p, ok := errors.AsType[*problem](err)
-			if !ok || p.Status != http.StatusBadRequest || p.Code != "invalid_parameter" {
-				t.Fatalf("%q: %#v", query, err)
+		rctx := chi.NewRouteContext()
+		rctx.URLParams.Add("topic", "t")
+		rctx.URLParams.Add("partition", "3")
+		r = r.WithContext(context.WithValue(t.Context(), chi.RouteCtxKey, rctx))
+		for _, accept := range []string{mediaJSON, mediaNDJSON, mediaBatch, mediaEvents} {
+			r.Header.Set("Accept", accept)
+			for _, whole := range []bool{false, true} {
+				o, err := readParams(r, whole)
+				if err != nil {
+					p, ok := errors.AsType[*api.Problem](err)
+					if !ok || p.Status/100 != 4 || p.Code != "invalid_parameter" && p.Code != "bad_cursor" && p.Code != "not_acceptable" {
+						t.Fatalf("%q: %#v", query, err)
+					}
+					continue
+				}
+				if o.wait < 0 || o.wait > maxFetchWait || o.minBytes < 0 || o.minBytes > o.maxBytes || o.maxBytes > maxFetchSize ||
+					!o.stream && o.maxRecords < 1 || o.whole() != whole || o.offset < -1 || o.batch && !o.stream || o.onGap == "" {
+					t.Fatalf("%q: %+v", query, o)
+				}
 			}
-			return
-		}
-		if o.wait < 0 || o.wait > maxFetchWait || o.minBytes < 0 || o.minBytes > o.maxBytes || o.maxBytes > maxFetchSize || o.maxRecords < 1 ||
-			o.from == "" && o.offset < 0 {
-			t.Fatalf("%q: %+v", query, o)
 		}
 	})
 }

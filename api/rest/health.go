@@ -3,6 +3,8 @@ package rest
 import (
 	"net/http"
 	"strconv"
+
+	"leat/api"
 )
 
 // getWeb serves the pages for people.
@@ -30,14 +32,14 @@ func (s *Server) getReady(w *responseWriter, r *http.Request) error {
 	s.drain.Lock()
 	draining := s.drain.started
 	s.drain.Unlock()
-	p := &problem{Status: http.StatusServiceUnavailable, Code: "not_ready", Title: "Not ready", Retriable: true}
+	p := &api.Problem{Status: http.StatusServiceUnavailable, Code: "not_ready", Title: "Not ready", Retriable: true}
 	if draining {
 		p.Detail = "the server is shutting down"
 		return p
 	}
 	if s.opts.Ready != nil {
 		if err := s.opts.Ready(); err != nil {
-			p.Detail, p.cause = err.Error(), err
+			p.Detail, p.Cause = err.Error(), err
 			return p
 		}
 	}
@@ -58,5 +60,22 @@ func (s *Server) getOpenAPI(w *responseWriter, r *http.Request) error {
 	}
 	// A client that is gone cannot be told.
 	_, _ = w.Write(s.opts.OpenAPI)
+	return nil
+}
+
+// openWebSocket hands the request over to the WebSocket door.
+func (s *Server) openWebSocket(w *responseWriter, r *http.Request) error {
+	if s.opts.WebSocket == nil {
+		return s.notFound(w, r)
+	}
+	if r.Method == http.MethodHead {
+		w.Header().Set("Upgrade", "websocket")
+		w.Header().Set("Connection", "Upgrade")
+		return &api.Problem{
+			Status: http.StatusUpgradeRequired, Code: "upgrade_required", Title: "Upgrade required",
+			Detail: "a WebSocket begins with GET and its headers",
+		}
+	}
+	s.opts.WebSocket.ServeHTTP(w, r)
 	return nil
 }

@@ -20,6 +20,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"go.uber.org/goleak"
 
+	"leat/api"
 	"leat/auth"
 	"leat/broker"
 )
@@ -203,7 +204,7 @@ func (d *door) check(req *http.Request, a *answer) {
 	case mediaNDJSON:
 		// The validator reads one value a body.
 		for line := range bytes.Lines(a.body) {
-			if !jsontext.Value(line).IsValid(valueOptions...) {
+			if !jsontext.Value(line).IsValid(jsontext.AllowDuplicateNames(true)) {
 				d.t.Errorf("%s: line is not JSON: %.300q", req.URL, line)
 			}
 		}
@@ -229,9 +230,9 @@ func outside(req *http.Request, a *answer) bool {
 		bytes.Contains(a.body, []byte(`"code":"not_found"`)) || bytes.Contains(a.body, []byte(`"code":"invalid_topic"`))
 }
 
-func (a *answer) problem(t testing.TB) *problem {
+func (a *answer) problem(t testing.TB) *api.Problem {
 	t.Helper()
-	var p problem
+	var p api.Problem
 	if err := json.Unmarshal(a.body, &p); err != nil {
 		t.Fatalf("no problem: %v: %s", err, a.body)
 	}
@@ -282,4 +283,13 @@ func counted(t testing.TB, m prometheus.Metric) float64 {
 		t.Fatal(err)
 	}
 	return out.GetCounter().GetValue()
+}
+
+// addPartitions makes the topic t have count partitions.
+func (d *door) addPartitions(count int32) {
+	d.t.Helper()
+	spec := []broker.PartitionsSpec{{Topic: "t", Count: count}}
+	if err := d.broker.CreatePartitions(d.t.Context(), auth.Anonymous, spec, false)[0].Err; err != nil {
+		d.t.Fatal(err)
+	}
 }

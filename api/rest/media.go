@@ -5,6 +5,8 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+
+	"leat/api"
 )
 
 // The media types of the door.
@@ -14,6 +16,7 @@ const (
 	mediaJSONL  = "application/jsonl"
 	mediaBytes  = "application/octet-stream"
 	mediaBatch  = "application/vnd.leat.recordbatch"
+	mediaEvents = "text/event-stream"
 	mediaMerge  = "application/merge-patch+json"
 )
 
@@ -22,7 +25,7 @@ const (
 // client which there are.
 func requestMedia(w *responseWriter, r *http.Request, header string, offers ...string) (string, error) {
 	if len(r.Header["Content-Type"]) > 1 {
-		return "", &problem{
+		return "", &api.Problem{
 			Status: http.StatusBadRequest, Code: "invalid_request", Title: "Invalid request",
 			Detail: "Content-Type is given more than once",
 		}
@@ -43,11 +46,11 @@ func requestMedia(w *responseWriter, r *http.Request, header string, offers ...s
 	}
 	detail := "Content-Type is missing; this route takes " + list
 	if !utf8Only(args) {
-		detail = "Content-Type " + strconv.Quote(clip(given)) + " is not taken here: the only charset is utf-8"
+		detail = "Content-Type " + strconv.Quote(api.Clip(given)) + " is not taken here: the only charset is utf-8"
 	} else if given != "" {
-		detail = "Content-Type " + strconv.Quote(clip(given)) + " is not taken here; this route takes " + list
+		detail = "Content-Type " + strconv.Quote(api.Clip(given)) + " is not taken here; this route takes " + list
 	}
-	return "", &problem{
+	return "", &api.Problem{
 		Status: http.StatusUnsupportedMediaType, Code: "unsupported_media_type", Title: "Unsupported media type",
 		Detail: detail,
 	}
@@ -75,7 +78,7 @@ func negotiate(r *http.Request, offers ...string) (string, error) {
 		}
 	}
 	if best == "" {
-		return "", &problem{
+		return "", &api.Problem{
 			Status: http.StatusNotAcceptable, Code: "not_acceptable", Title: "Not acceptable",
 			Detail: "this route answers with " + strings.Join(offers, ", "),
 		}
@@ -96,7 +99,7 @@ func quality(accept, media string) float64 {
 		switch {
 		case span == media, span == mediaJSONL && media == mediaNDJSON:
 			level = 2
-		case span == "application/*":
+		case strings.HasSuffix(span, "/*") && strings.HasPrefix(media, span[:len(span)-1]):
 			level = 1
 		case span == "*/*":
 			level = 0

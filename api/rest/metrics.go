@@ -14,9 +14,12 @@ type metrics struct {
 	received prometheus.Counter
 	sent     prometheus.Counter
 	sendfile prometheus.Counter
+	refused  prometheus.Counter // connections
 	// recordsIn and recordsOut are the two directions of one counter.
 	recordsIn  prometheus.Counter
 	recordsOut prometheus.Counter
+	// streams are by kind.
+	streams map[string]*streamMetrics
 }
 
 func newMetrics(reg prometheus.Registerer, b *budget, conns *atomic.Int64) *metrics {
@@ -28,7 +31,7 @@ func newMetrics(reg prometheus.Registerer, b *budget, conns *atomic.Int64) *metr
 			Name: "leat_http_requests_total", Help: "HTTP requests by route, method and class of status.",
 		}, []string{"route", "method", "status"}),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "leat_http_request_duration_seconds", Help: "Time to answer an HTTP request, waits included.",
+			Name: "leat_http_request_duration_seconds", Help: "Time to answer an HTTP request, waits included. Streams are not in it.",
 			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60},
 		}, []string{"route", "method"}),
 		received: prometheus.NewCounter(prometheus.CounterOpts{
@@ -40,11 +43,15 @@ func newMetrics(reg prometheus.Registerer, b *budget, conns *atomic.Int64) *metr
 		sendfile: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "leat_http_sendfile_bytes_total", Help: "Bytes of response bodies that went from segment file to socket in the kernel.",
 		}),
+		refused: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "leat_http_refused_connections_total", Help: "Connections closed unserved, because there were as many as there may be.",
+		}),
 		recordsIn:  records.WithLabelValues("in"),
 		recordsOut: records.WithLabelValues("out"),
+		streams:    newStreams(reg),
 	}
 	if reg != nil {
-		reg.MustRegister(m.requests, m.duration, m.received, m.sent, m.sendfile, records,
+		reg.MustRegister(m.requests, m.duration, m.received, m.sent, m.sendfile, m.refused, records,
 			prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 				Name: "leat_http_in_flight_bytes", Help: "Bytes reserved for request bodies being handled.",
 			}, func() float64 { return float64(b.used.Load()) }),
@@ -55,9 +62,50 @@ func newMetrics(reg prometheus.Registerer, b *budget, conns *atomic.Int64) *metr
 	return m
 }
 
+// streamMetrics are of the streams of one kind.
+type streamMetrics struct {
+	open     prometheus.Gauge
+	records  prometheus.Counter
+	duration prometheus.Observer
+	ended    map[string]prometheus.Counter
+}
+
+// newStreams makes the metrics of streams. Every label value is there from the
+// start.
+func newStreams(reg prometheus.Registerer) map[string]*streamMetrics {
+	open := prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "leat_http_streams", Help: "Open streams by kind.",
+	}, []string{"kind"})
+	records := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "leat_http_stream_records_total", Help: "Records sent on streams by kind; leat_http_records_total has them too.",
+	}, []string{"kind"})
+	duration := prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name: "leat_http_stream_duration_seconds", Help: "How long streams lasted that ended, by kind. They are in no histogram of requests.",
+		Buckets: []float64{1, 5, 15, 60, 300, 900, 1800, 3600},
+	}, []string{"kind"})
+	ended := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "leat_http_streams_ended_total", Help: "Streams that ended, by kind and reason.",
+	}, []string{"kind", "reason"})
+	if reg != nil {
+		reg.MustRegister(open, records, duration, ended)
+	}
+	out := map[string]*streamMetrics{}
+	for _, kind := range []string{kindSSE, kindNDJSON} {
+		m := &streamMetrics{
+			open: open.WithLabelValues(kind), records: records.WithLabelValues(kind), duration: duration.WithLabelValues(kind),
+			ended: map[string]prometheus.Counter{},
+		}
+		for _, why := range []string{endClient, endSlow, endLifetime, endDrain, endReset, endError} {
+			m.ended[why] = ended.WithLabelValues(kind, why)
+		}
+		out[kind] = m
+	}
+	return out
+}
+
 // request counts one answered request. Its labels are bounded: pattern is of
 // the route table or empty, and methods unknown to it are one.
-func (m *metrics) request(pattern, method string, status int, took time.Duration, sent int64) {
+func (m *metrics) request(pattern, method string, w *responseWriter, took time.Duration) {
 	if pattern == "" {
 		pattern = "none"
 	}
@@ -66,13 +114,17 @@ func (m *metrics) request(pattern, method string, status int, took time.Duration
 	default:
 		method = "OTHER"
 	}
-	m.requests.WithLabelValues(pattern, method, class(status)).Inc()
-	m.duration.WithLabelValues(pattern, method).Observe(took.Seconds())
-	m.sent.Add(float64(sent))
+	m.requests.WithLabelValues(pattern, method, class(w.status)).Inc()
+	if !w.stream {
+		m.duration.WithLabelValues(pattern, method).Observe(took.Seconds())
+	}
+	m.sent.Add(float64(w.sent - w.counted))
 }
 
 func class(status int) string {
 	switch status / 100 {
+	case 1:
+		return "1xx"
 	case 2:
 		return "2xx"
 	case 3:

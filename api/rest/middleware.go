@@ -10,6 +10,7 @@ import (
 
 	"github.com/go-chi/chi/v5"
 
+	"leat/api"
 	"leat/auth"
 )
 
@@ -63,11 +64,11 @@ func (s *Server) recovered(w *responseWriter, r *http.Request, cause any) {
 	if w.status != 0 {
 		panic(http.ErrAbortHandler)
 	}
-	s.fail(w, r, &problem{Status: http.StatusInternalServerError, Code: "internal", Title: "Internal error"})
+	s.fail(w, r, &api.Problem{Status: http.StatusInternalServerError, Code: "internal", Title: "Internal error"})
 }
 
 func (s *Server) observed(w *responseWriter, r *http.Request, pattern string, took time.Duration) {
-	s.metrics.request(pattern, r.Method, w.status, took, w.sent)
+	s.metrics.request(pattern, r.Method, w, took)
 	if s.log.Enabled(r.Context(), slog.LevelDebug) {
 		s.log.LogAttrs(r.Context(), slog.LevelDebug, "http request",
 			slog.String("request_id", w.id), slog.String("method", r.Method), slog.String("route", pattern),

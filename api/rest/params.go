@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"leat/api"
 )
 
 // params are the parameters of one request's query, checked to be known and
@@ -30,30 +32,21 @@ func parseParams(r *http.Request, known ...string) (params, error) {
 		rawName, rawValue, _ := strings.Cut(pair, "=")
 		name, err := url.QueryUnescape(rawName)
 		if err != nil {
-			return nil, invalidParameter(clip(rawName), "bad percent escape in the name")
+			return nil, api.InvalidParameter(api.Clip(rawName), "bad percent escape in the name")
 		}
 		value, err := url.QueryUnescape(rawValue)
 		if err != nil {
-			return nil, invalidParameter(clip(name), "bad percent escape in the value")
+			return nil, api.InvalidParameter(api.Clip(name), "bad percent escape in the value")
 		}
 		if !slices.Contains(known, name) {
-			return nil, invalidParameter(clip(name), "unknown parameter; this route takes "+strings.Join(known, ", "))
+			return nil, api.InvalidParameter(api.Clip(name), "unknown parameter; this route takes "+strings.Join(known, ", "))
 		}
 		if _, dup := ps.get(name); dup {
-			return nil, invalidParameter(name, "given more than once")
+			return nil, api.InvalidParameter(name, "given more than once")
 		}
 		ps = append(ps, param{name, value})
 	}
 	return ps, nil
-}
-
-// clip bounds what an error repeats of a request.
-func clip(s string) string {
-	const most = 64
-	if len(s) > most {
-		return strings.ToValidUTF8(s[:most], "") + "…"
-	}
-	return s
 }
 
 func (ps params) get(name string) (string, bool) {
@@ -73,7 +66,7 @@ func (ps params) integer(name string, least, most, def int64) (int64, error) {
 	}
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil || n < least || n > most || text[0] == '+' {
-		return 0, invalidParameter(name, fmt.Sprintf("want a whole number from %d to %d", least, most))
+		return 0, api.InvalidParameter(name, fmt.Sprintf("want a whole number from %d to %d", least, most))
 	}
 	return n, nil
 }
@@ -86,7 +79,7 @@ func (ps params) choice(name string, values ...string) (string, error) {
 		return values[0], nil
 	}
 	if !slices.Contains(values, text) {
-		return "", invalidParameter(name, "want one of "+strings.Join(values, ", "))
+		return "", api.InvalidParameter(name, "want one of "+strings.Join(values, ", "))
 	}
 	return text, nil
 }
@@ -112,30 +105,18 @@ func seconds(name, text string, most time.Duration) (time.Duration, error) {
 	n, err := strconv.ParseFloat(number, 64)
 	span := n * float64(unit)
 	if err != nil || strings.Trim(number, "0123456789.") != "" || span > float64(most) {
-		return 0, invalidParameter(name, fmt.Sprintf("want seconds from 0 to %g, or a number with ms, s or m", most.Seconds()))
+		return 0, api.InvalidParameter(name, fmt.Sprintf("want seconds from 0 to %g, or a number with ms, s or m", most.Seconds()))
 	}
 	return time.Duration(math.Round(span)), nil
 }
 
 // timestamp reads milliseconds since 1970 or RFC 3339.
 func timestamp(name, text string) (int64, error) {
-	ms, ok := parseTimestamp(text)
+	ms, ok := api.ParseTimestamp(text)
 	if !ok {
-		return 0, invalidParameter(name, "want milliseconds since 1970, or a time as in RFC 3339")
+		return 0, api.InvalidParameter(name, "want milliseconds since 1970, or a time as in RFC 3339")
 	}
 	return ms, nil
-}
-
-// parseTimestamp gives milliseconds since 1970, never negative.
-func parseTimestamp(text string) (int64, bool) {
-	if ms, err := strconv.ParseInt(text, 10, 64); err == nil {
-		return ms, ms >= 0 && text[0] != '+' && text[0] != '-'
-	}
-	t, err := time.Parse(time.RFC3339Nano, text)
-	if err != nil {
-		return 0, false
-	}
-	return t.UnixMilli(), t.UnixMilli() >= 0
 }
 
 // prefer is the value of one preference of the Prefer header (RFC 7240), or

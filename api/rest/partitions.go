@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"strings"
 
+	"leat/api"
 	"leat/broker"
 )
 
@@ -31,7 +32,7 @@ func (s *Server) listPartitions(w *responseWriter, r *http.Request) error {
 	}
 	t, err := s.broker.Topic(r.Context(), principal(r), broker.TopicRef{Name: name})
 	if err != nil {
-		return describe(err).at(name, anyPartition)
+		return api.ProblemOf(err).At(name, api.AnyPartition)
 	}
 	list := struct {
 		Items []partitionInfo `json:"items"`
@@ -57,7 +58,7 @@ func (s *Server) getPartition(w *responseWriter, r *http.Request) error {
 		err = fmt.Errorf("%w: topic %q has no partition %d, it has %d", broker.ErrUnknownPartition, name, index, len(t.Partitions))
 	}
 	if err != nil {
-		return describe(err).at(name, index)
+		return api.ProblemOf(err).At(name, index)
 	}
 	s.writeJSON(w, r, http.StatusOK, &s.partitions(r, name, t.Partitions[index:index+1])[0])
 	return nil
@@ -125,7 +126,7 @@ func (s *Server) findOffset(w *responseWriter, r *http.Request) error {
 		{Topic: name, Partition: index, Timestamp: ts, Epoch: -1},
 	})[0]
 	if res.Err != nil {
-		return describe(res.Err).at(name, index)
+		return api.ProblemOf(res.Err).At(name, index)
 	}
 	info := offsetInfo{Partition: index}
 	if res.Offset >= 0 {
@@ -147,22 +148,22 @@ func offsetTime(r *http.Request) (int64, error) {
 	from, hasFrom := ps.get("from")
 	switch {
 	case hasTime && hasFrom:
-		return 0, invalidParameter("from", "give ts or from, not both")
+		return 0, api.InvalidParameter("from", "give ts or from, not both")
 	case hasTime:
 		return timestamp("ts", ts)
 	case !hasFrom:
-		return 0, invalidParameter("ts", "ts or from is required")
+		return 0, api.InvalidParameter("ts", "ts or from is required")
 	}
 	switch from {
-	case fromEarliest:
+	case api.FromEarliest:
 		return broker.OffsetEarliest, nil
-	case fromLatest:
+	case api.FromLatest:
 		return broker.OffsetLatest, nil
 	case "max_timestamp":
 		return broker.OffsetMaxTimestamp, nil
 	}
-	if text, ok := strings.CutPrefix(from, fromTime); ok {
+	if text, ok := strings.CutPrefix(from, api.FromTime); ok {
 		return timestamp("from", text)
 	}
-	return 0, invalidParameter("from", "want earliest, latest, max_timestamp or ts:TIME")
+	return 0, api.InvalidParameter("from", "want earliest, latest, max_timestamp or ts:TIME")
 }

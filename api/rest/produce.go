@@ -6,21 +6,17 @@ import (
 	"net/http"
 	"time"
 
+	"leat/api"
 	"leat/broker"
 )
 
 const (
-	// maxRecords is how many records one request may have.
-	maxRecords = 100_000
 	// fullReceipts is up to how many records each gets its own receipt unless
 	// the request says otherwise.
 	fullReceipts = 1000
 
 	defaultAckTimeout = 30 * time.Second
 	maxAckTimeout     = 5 * time.Minute
-
-	// anyPartition leaves the choice to the broker.
-	anyPartition int32 = -1
 )
 
 // The forms of a produce's answer.
@@ -71,12 +67,12 @@ func produceParams(r *http.Request, media string) (o produceOptions, err error) 
 	}
 	if value, given := ps.get("value"); given {
 		if value != "line" || media != mediaNDJSON {
-			return o, invalidParameter("value", "want line, with Content-Type "+mediaNDJSON)
+			return o, api.InvalidParameter("value", "want line, with Content-Type "+mediaNDJSON)
 		}
 		o.lines = true
 	}
 	if media == mediaBatch && o.receipts == receiptsFull {
-		return o, invalidParameter("receipts", "raw batches get a receipt each: want summary or none")
+		return o, api.InvalidParameter("receipts", "raw batches get a receipt each: want summary or none")
 	}
 	return o, nil
 }
@@ -92,7 +88,7 @@ func (o *produceOptions) settle(count int) {
 }
 
 func (s *Server) produceToTopic(w *responseWriter, r *http.Request) error {
-	return s.produce(w, r, anyPartition)
+	return s.produce(w, r, api.AnyPartition)
 }
 
 func (s *Server) produceToPartition(w *responseWriter, r *http.Request) error {
@@ -140,11 +136,11 @@ func (s *Server) produce(w *responseWriter, r *http.Request, partition int32) er
 	}
 	defer b.release()
 	if len(b.bytes) == 0 {
-		return emptyBody("the body is empty")
+		return api.EmptyBody("the body is empty")
 	}
 	p := &production{produceOptions: opts, s: s, w: w, r: r, topic: topic, partition: partition, media: media, text: b.bytes}
 	if err := p.run(); err != nil {
-		return describe(err).at(topic, partition)
+		return api.ProblemOf(err).At(topic, partition)
 	}
 	return nil
 }
@@ -164,17 +160,17 @@ func (p *production) run() error {
 		return err
 	}
 	defer set.Close()
-	rs := &records{sink: set, route: p.partition, now: time.Now().UnixMilli()}
+	rs := &api.Records{Sink: set, Route: p.partition, Now: time.Now().UnixMilli()}
 	if err := p.parse(rs); err != nil {
 		return err
 	}
-	p.settle(rs.count)
-	return p.append(set, rs.times)
+	p.settle(rs.Count)
+	return p.append(set, rs.Times)
 }
 
 // runLines is the fast lane: lines go from the body into batches by one call.
 func (p *production) runLines() error {
-	count, err := countLines(p.text)
+	count, err := api.CountLines(p.text)
 	if err != nil {
 		return err
 	}
@@ -184,10 +180,10 @@ func (p *production) runLines() error {
 	}
 	defer set.Close()
 	if err := set.AddLines(p.text); err != nil {
-		rs := &records{count: count}
+		rs := &api.Records{Count: count}
 		if le, ok := errors.AsType[*broker.LineError](err); ok {
-			rs.refuse(&itemError{Index: &le.Line, Line: le.Line + 1}, le.Err)
-			return rs.finish()
+			rs.Refuse(&api.ItemError{Index: &le.Line, Line: le.Line + 1}, le.Err)
+			return rs.Finish()
 		}
 		return err
 	}
@@ -202,7 +198,7 @@ func (p *production) checkTarget() error {
 	t, err := p.s.broker.Topic(p.r.Context(), principal(p.r), broker.TopicRef{Name: p.topic})
 	switch {
 	case errors.Is(err, broker.ErrUnknownTopic):
-		return p.parse(&records{route: p.partition})
+		return p.parse(&api.Records{Route: p.partition})
 	case err != nil:
 		return err
 	case int(p.partition) >= len(t.Partitions):
@@ -212,22 +208,22 @@ func (p *production) checkTarget() error {
 }
 
 // parse reads the whole body into rs and says what is wrong with it.
-func (p *production) parse(rs *records) error {
+func (p *production) parse(rs *api.Records) error {
 	var err error
 	switch {
 	case p.lines:
-		err = parseLines(rs, p.text)
+		err = api.ParseLines(rs, p.text)
 	case p.media == mediaJSON:
-		err = parseJSON(rs, p.text)
+		err = api.ParseJSON(rs, p.text)
 	case p.media == mediaNDJSON:
-		err = parseNDJSON(rs, p.text)
+		err = api.ParseNDJSON(rs, p.text)
 	default:
 		err = parseBytes(rs, p.r, p.text)
 	}
 	if err != nil {
 		return err
 	}
-	return rs.finish()
+	return rs.Finish()
 }
 
 // append writes the records and answers.

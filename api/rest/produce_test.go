@@ -44,7 +44,7 @@ func TestValuesByteForByte(t *testing.T) {
 		at := fmt.Sprintf("/v1/topics/t/partitions/0/records?max_records=1&offset=%d", i)
 		d.do("GET", at, nil).want(t, 200, "").contains(t, `"value":`+value+`,"headers"`)
 		lines := d.do("GET", at, nil, "Accept", mediaNDJSON).want(t, 200, "")
-		if !bytes.HasPrefix(lines.body, fmt.Appendf(nil, `{"offset":%d,`, i)) || bytes.Count(lines.body, []byte("\n")) != 1 {
+		if !bytes.HasPrefix(lines.body, fmt.Appendf(nil, `{"partition":0,"offset":%d,`, i)) || bytes.Count(lines.body, []byte("\n")) != 1 {
 			t.Errorf("%s is not one line: %.200s", value, lines.body)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/go-chi/chi/v5"
 
+	"leat/api"
 	"leat/broker"
 )
 
@@ -38,13 +39,16 @@ func (s *Server) routes() []route {
 		{http.MethodGet, "/v1/topics/{topic}", s.getTopic},
 		{http.MethodPatch, "/v1/topics/{topic}", s.patchTopic},
 		{http.MethodDelete, "/v1/topics/{topic}", s.deleteTopic},
+		{http.MethodGet, "/v1/topics/{topic}/records", s.readTopic},
+		{http.MethodHead, "/v1/topics/{topic}/records", s.readTopic},
 		{http.MethodPost, "/v1/topics/{topic}/records", s.produceToTopic},
 		{http.MethodGet, "/v1/topics/{topic}/partitions", s.listPartitions},
 		{http.MethodGet, "/v1/topics/{topic}/partitions/{partition}", s.getPartition},
 		{http.MethodGet, "/v1/topics/{topic}/partitions/{partition}/offsets", s.findOffset},
-		{http.MethodGet, "/v1/topics/{topic}/partitions/{partition}/records", s.fetch},
-		{http.MethodHead, "/v1/topics/{topic}/partitions/{partition}/records", s.fetch},
+		{http.MethodGet, "/v1/topics/{topic}/partitions/{partition}/records", s.readPartition},
+		{http.MethodHead, "/v1/topics/{topic}/partitions/{partition}/records", s.readPartition},
 		{http.MethodPost, "/v1/topics/{topic}/partitions/{partition}/records", s.produceToPartition},
+		{http.MethodGet, "/v1/ws", s.openWebSocket},
 	}
 }
 
@@ -82,7 +86,7 @@ func (s *Server) notFound(_ *responseWriter, r *http.Request) error {
 			}
 		}
 	}
-	return &problem{
+	return &api.Problem{
 		Status: http.StatusNotFound, Code: "not_found", Title: "Not found",
 		Detail: "there is nothing at this path; paths are matched exactly, without a trailing slash",
 	}
@@ -108,7 +112,7 @@ func (s *Server) methodNotAllowed(w *responseWriter, r *http.Request) error {
 		return s.notFound(w, r)
 	}
 	w.Header().Set("Allow", strings.Join(allow, ", "))
-	return &problem{
+	return &api.Problem{
 		Status: http.StatusMethodNotAllowed, Code: "method_not_allowed", Title: "Method not allowed",
 		Detail: "this path answers " + strings.Join(allow, ", "),
 	}

@@ -90,8 +90,8 @@ func reopen(f *os.File) (*os.File, error) {
 // copySection sends a section through memory: over TLS, HTTP/2, or where there
 // is no file.
 func copySection(w *responseWriter, sec record.Section) error {
-	buf := *windowPool.Get().(*[]byte)
-	defer windowPool.Put(&buf)
+	buf := *chunkPool.Get().(*[]byte)
+	defer chunkPool.Put(&buf)
 	_, err := io.CopyBuffer(struct{ io.Writer }{w}, io.NewSectionReader(sec, 0, sec.Len()), buf[:cap(buf)])
 	return err
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/go-chi/chi/v5"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"leat/api"
 	"leat/broker"
 )
 
@@ -45,6 +46,12 @@ type Options struct {
 	// AllowOrigins lists the origins that browsers may call from; empty turns
 	// CORS off. See CheckOrigin for the form; others never match.
 	AllowOrigins []string
+	// Feed makes the text of streams; share one among the doors. nil makes one
+	// of the usual size.
+	Feed *api.Feed
+	// WebSocket serves /v1/ws; nil leaves it without a route. It may return
+	// before the connection that it hijacked is closed.
+	WebSocket http.Handler
 	// OpenAPI is the text served at /openapi.yaml.
 	OpenAPI []byte
 	// Web serves "/"; nil leaves it without a page.
@@ -57,6 +64,9 @@ type Options struct {
 func (o *Options) setDefaults() {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.Feed == nil {
+		o.Feed = api.NewFeed(api.FeedOptions{Registerer: o.Registerer})
 	}
 	if o.MaxRequestBytes <= 0 {
 		o.MaxRequestBytes = defaultMaxRequestBytes
@@ -74,12 +84,15 @@ type Server struct {
 	router  *chi.Mux
 	http    *http.Server
 	metrics *metrics
-	origins []origin
+	origins api.Origins
 	budget  budget
 	bodies  decoders
-	conns   atomic.Int64 // open connections
+	feed    *api.Feed
+	pace    pace
+	pacer   pacer
+	conns   atomic.Int64 // open connections, without hijacked ones
 
-	// drain ends the waits of long polls.
+	// drain ends the waits of long polls and the streams.
 	drain struct {
 		sync.Mutex
 		started bool
@@ -87,7 +100,7 @@ type Server struct {
 	}
 }
 
-// wait is one long poll that a drain must end.
+// wait is one long poll or stream that a drain must end.
 type wait struct{ cancel context.CancelFunc }
 
 // New makes a Server. It starts nothing and does no I/O.
@@ -97,7 +110,9 @@ func New(opts Options) *Server {
 		opts:    opts,
 		broker:  opts.Broker,
 		log:     opts.Logger,
-		origins: parseOrigins(opts.AllowOrigins),
+		feed:    opts.Feed,
+		pace:    usualPace,
+		origins: api.ParseOrigins(opts.AllowOrigins),
 	}
 	s.budget.max = opts.MaxInFlightBytes
 	s.bodies.maxBytes = opts.MaxRequestBytes
@@ -121,6 +136,7 @@ func (s *Server) count(c net.Conn, state http.ConnState) {
 	switch state {
 	case http.StateNew:
 		if n := s.conns.Add(1); s.opts.MaxConnections > 0 && n > int64(s.opts.MaxConnections) {
+			s.metrics.refused.Inc()
 			_ = c.Close() // nothing was read or written
 		}
 	case http.StateClosed, http.StateHijacked:
@@ -145,9 +161,10 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	return nil
 }
 
-// Shutdown stops the listeners, wakes every long poll, and waits until the
-// requests under way are answered. When ctx ends first it breaks them off and
-// returns ctx's error.
+// Shutdown stops the listeners, wakes every long poll, ends every stream, which
+// tells its client to come back, and waits until the requests under way are
+// answered. Hijacked connections are their handler's to end. When ctx ends
+// first it breaks the requests off and returns ctx's error.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.drain.Lock()
 	s.drain.started = true

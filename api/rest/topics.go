@@ -2,16 +2,15 @@ package rest
 
 import (
 	"encoding/base64"
-	"errors"
 	"fmt"
 	"net/http"
 	"slices"
 	"strconv"
 	"strings"
 
-	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
+	"leat/api"
 	"leat/broker"
 )
 
@@ -107,9 +106,9 @@ func pageToken(ps params) (string, error) {
 	if !given {
 		return "", nil
 	}
-	name, err := appendBase64(nil, base64.RawURLEncoding, []byte(token))
+	name, err := api.AppendBase64(nil, base64.RawURLEncoding, []byte(token))
 	if err != nil || broker.CheckTopicName(string(name)) != nil {
-		return "", invalidParameter("page_token", "want the next_page_token of an earlier answer")
+		return "", api.InvalidParameter("page_token", "want the next_page_token of an earlier answer")
 	}
 	return string(name), nil
 }
@@ -165,7 +164,7 @@ func (s *Server) createTopic(w *responseWriter, r *http.Request) error {
 	}
 	res := s.broker.CreateTopics(r.Context(), principal(r), []broker.TopicSpec{spec}, validate)[0]
 	if res.Err != nil {
-		return describe(res.Err).at(req.Name, anyPartition)
+		return api.ProblemOf(res.Err).At(req.Name, api.AnyPartition)
 	}
 	status := http.StatusOK
 	if !validate {
@@ -190,11 +189,11 @@ func (s *Server) getTopic(w *responseWriter, r *http.Request) error {
 func (s *Server) writeTopic(w *responseWriter, r *http.Request, name string) error {
 	t, err := s.broker.Topic(r.Context(), principal(r), broker.TopicRef{Name: name})
 	if err != nil {
-		return describe(err).at(name, anyPartition)
+		return api.ProblemOf(err).At(name, api.AnyPartition)
 	}
 	entries, err := s.broker.TopicConfigs(r.Context(), principal(r), name)
 	if err != nil {
-		return describe(err).at(name, anyPartition)
+		return api.ProblemOf(err).At(name, api.AnyPartition)
 	}
 	s.writeJSON(w, r, http.StatusOK, detailOf(&t, entries))
 	return nil
@@ -234,7 +233,7 @@ func (s *Server) patchTopic(w *responseWriter, r *http.Request) error {
 	}
 	slices.SortFunc(changes, func(a, b broker.ConfigChange) int { return strings.Compare(a.Name, b.Name) })
 	if err := s.broker.AlterTopicConfigs(r.Context(), principal(r), name, changes, validate); err != nil {
-		return describe(err).at(name, anyPartition)
+		return api.ProblemOf(err).At(name, api.AnyPartition)
 	}
 	return s.writeTopic(w, r, name)
 }
@@ -248,7 +247,7 @@ func (s *Server) deleteTopic(w *responseWriter, r *http.Request) error {
 		return err
 	}
 	if err := s.broker.DeleteTopics(r.Context(), principal(r), []broker.TopicRef{{Name: name}})[0].Err; err != nil {
-		return describe(err).at(name, anyPartition)
+		return api.ProblemOf(err).At(name, api.AnyPartition)
 	}
 	w.WriteHeader(http.StatusNoContent)
 	return nil
@@ -268,7 +267,7 @@ func configValue(name string, raw jsontext.Value) (*string, error) {
 	case '0', 't', 'f':
 		text = string(raw)
 	default:
-		return nil, malformed("config " + strconv.Quote(clip(name)) + " must be a string, a number, true, false or null")
+		return nil, api.Malformed("config " + strconv.Quote(api.Clip(name)) + " must be a string, a number, true, false or null")
 	}
 	return &text, nil
 }
@@ -281,29 +280,7 @@ func (s *Server) readJSON(w *responseWriter, r *http.Request, into any) error {
 	}
 	defer b.release()
 	if len(b.bytes) == 0 {
-		return emptyBody("the body is empty")
+		return api.EmptyBody("the body is empty")
 	}
-	if jsontext.Value(b.bytes).Kind() != '{' && jsontext.Value(b.bytes).IsValid() {
-		return malformed("want a JSON object")
-	}
-	err = json.Unmarshal(b.bytes, into, json.RejectUnknownMembers(true))
-	if err == nil {
-		return nil
-	}
-	rs := &records{}
-	p := &jsonParser{rs: rs, body: b.bytes, current: -1}
-	if se, ok := errors.AsType[*json.SemanticError](err); ok {
-		// Its text names Go types; the place says enough.
-		e := p.at(int(se.ByteOffset))
-		e.Pointer = string(se.JSONPointer)
-		e.Code, e.status, e.title = codeMalformed, http.StatusBadRequest, titleMalformed
-		e.Detail = "wrong type or value out of range for " + strconv.Quote(e.Pointer)
-		if errors.Is(err, json.ErrUnknownName) {
-			e.Detail = "unknown member " + strconv.Quote(e.Pointer)
-		}
-		rs.note(e)
-	} else {
-		rs.note(p.syntaxError(err))
-	}
-	return rs.finish()
+	return api.ParseObject(b.bytes, into)
 }

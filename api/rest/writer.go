@@ -1,12 +1,14 @@
 package rest
 
 import (
+	"bufio"
 	"io"
+	"net"
 	"net/http"
 	"time"
 )
 
-// writeTimeout is how long a client may leave one write waiting.
+// writeTimeout is how long a client may leave one write of an answer waiting.
 const writeTimeout = 30 * time.Second
 
 // responseWriter is what handlers write to. It counts, renews the write
@@ -17,13 +19,19 @@ type responseWriter struct {
 	// id is the request's id, for problems and logs.
 	id string
 	// status is 0 until the header is written.
-	status   int
-	sent     int64
+	status int
+	sent   int64
+	// counted is the part of sent that the metrics know of already.
+	counted int64
+	// timeout is how long a client may leave one write waiting.
+	timeout  time.Duration
 	deadline time.Time
+	// stream says that the answer goes on, so its time is of no request.
+	stream bool
 }
 
 func newResponseWriter(w http.ResponseWriter, id string) *responseWriter {
-	rw := &responseWriter{ResponseWriter: w, rc: http.NewResponseController(w), id: id}
+	rw := &responseWriter{ResponseWriter: w, rc: http.NewResponseController(w), id: id, timeout: writeTimeout}
 	// A deadline that an earlier request left on the connection must not hit
 	// what net/http writes by itself.
 	rw.extend()
@@ -77,13 +85,31 @@ func (w *responseWriter) begin() {
 	w.extend()
 }
 
-// extend gives the client writeTimeout from now, at a grain of a second.
+// relax lifts the deadline while nothing is written.
+func (w *responseWriter) relax() {
+	w.deadline = time.Time{}
+	_ = w.rc.SetWriteDeadline(w.deadline)
+}
+
+// extend gives the client its timeout from now, at a grain of a second
+// or a tenth of that.
 func (w *responseWriter) extend() {
 	now := time.Now()
-	if w.deadline.Sub(now) > writeTimeout-time.Second {
+	grain := min(time.Second, w.timeout/10)
+	if left := w.deadline.Sub(now); left > w.timeout-grain && left <= w.timeout {
 		return
 	}
-	w.deadline = now.Add(writeTimeout)
+	w.deadline = now.Add(w.timeout)
 	// A writer without deadlines, as in tests, cannot be held up either.
 	_ = w.rc.SetWriteDeadline(w.deadline)
+}
+
+// Hijack hands the connection over to a protocol of its own. To this door it is
+// gone then: whoever takes it bounds and counts it.
+func (w *responseWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	c, rw, err := w.rc.Hijack()
+	if err == nil && w.status == 0 {
+		w.status = http.StatusSwitchingProtocols
+	}
+	return c, rw, err
 }

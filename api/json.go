@@ -1,4 +1,4 @@
-package rest
+package api
 
 import (
 	"bytes"
@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strconv"
 	"strings"
 	"sync"
 
+	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
 	"leat/storage/record"
@@ -24,7 +26,7 @@ var parserOptions = []jsontext.Options{jsontext.AllowDuplicateNames(true)}
 // jsonParser reads records from JSON text by tokens. Values are slices of the
 // text, so they are stored byte for byte.
 type jsonParser struct {
-	rs *records
+	rs *Records
 	// body is the whole text; doc the document being read, which is the body or
 	// one line of it, from base on.
 	body, doc []byte
@@ -43,7 +45,7 @@ type jsonParser struct {
 	partition  int32
 	ts         int64
 	key, value []byte
-	fault      *itemError // the first error of the record
+	fault      *ItemError // the first error of the record
 
 	// Methods bound once, not for each record.
 	takeRecordMember, takeHeader func(name []byte) error
@@ -70,7 +72,7 @@ var jsonParsers = sync.Pool{New: func() any {
 	return p
 }}
 
-func takeParser(rs *records, body []byte) *jsonParser {
+func takeParser(rs *Records, body []byte) *jsonParser {
 	p := jsonParsers.Get().(*jsonParser)
 	p.rs, p.body = rs, body
 	return p
@@ -94,8 +96,8 @@ func (p *jsonParser) begin(doc []byte, base int) {
 	p.dec.Reset(&p.buf, parserOptions...)
 }
 
-// parseJSON reads {"records":[…]} or a bare array of records.
-func parseJSON(rs *records, body []byte) error {
+// ParseJSON reads {"records":[…]} or a bare array of records.
+func ParseJSON(rs *Records, body []byte) error {
 	p := takeParser(rs, body)
 	defer p.give()
 	p.begin(body, 0)
@@ -107,7 +109,7 @@ func parseJSON(rs *records, body []byte) error {
 		err = p.envelope()
 	default:
 		if _, err = p.dec.ReadValue(); err == nil {
-			return malformed("want an object with records, or an array of records")
+			return Malformed("want an object with records, or an array of records")
 		}
 	}
 	if err == nil {
@@ -116,8 +118,8 @@ func parseJSON(rs *records, body []byte) error {
 	return p.stop(err)
 }
 
-// parseNDJSON reads a record from each line that is not blank.
-func parseNDJSON(rs *records, body []byte) error {
+// ParseNDJSON reads a record from each line that is not blank.
+func ParseNDJSON(rs *Records, body []byte) error {
 	p := takeParser(rs, body)
 	defer p.give()
 	for base := 0; base < len(body); {
@@ -127,19 +129,19 @@ func parseNDJSON(rs *records, body []byte) error {
 		}
 		if len(bytes.TrimLeft(line, " \t\r\n")) > 0 {
 			p.begin(line, base)
-			before := rs.count
+			before := rs.Count
 			err := p.record()
 			if err == nil {
 				err = p.end()
 			}
-			if _, fatal := errors.AsType[*problem](err); fatal {
+			if _, fatal := errors.AsType[*Problem](err); fatal {
 				return err
 			}
 			// A bad line does not hide those after it.
 			if err != nil {
-				rs.count = before
+				rs.Count = before
 				rs.note(p.syntaxError(err))
-				rs.count++
+				rs.Count++
 			}
 		}
 		base += len(line) + 1
@@ -153,14 +155,14 @@ func (p *jsonParser) stop(err error) error {
 	if err == nil {
 		return nil
 	}
-	if _, fatal := errors.AsType[*problem](err); fatal {
+	if _, fatal := errors.AsType[*Problem](err); fatal {
 		return err
 	}
 	if errors.Is(err, io.EOF) {
-		return emptyBody("the body is blank")
+		return EmptyBody("the body is blank")
 	}
 	p.rs.note(p.syntaxError(err))
-	return p.rs.finish()
+	return p.rs.Finish()
 }
 
 // errTrailing says that something follows the document.
@@ -186,7 +188,7 @@ func (p *jsonParser) envelope() error {
 		}
 		switch {
 		case string(name) != "records":
-			p.rs.note(p.here(fmt.Sprintf("unknown member %q", clip(string(name)))))
+			p.rs.note(p.here(fmt.Sprintf("unknown member %q", Clip(string(name)))))
 			err = p.dec.SkipValue()
 		case seen:
 			p.rs.note(p.here("records is given more than once"))
@@ -227,13 +229,13 @@ func (p *jsonParser) array() error {
 	return err
 }
 
-// record reads one record. An error is of the syntax, or a *problem that ends
+// record reads one record. An error is of the syntax, or a *Problem that ends
 // the request; what else is wrong goes to the collected errors.
 func (p *jsonParser) record() error {
-	p.current = p.rs.count
-	p.seen, p.partition, p.ts, p.key, p.value, p.fault = 0, p.rs.route, -1, nil, nil, nil
+	p.current = p.rs.Count
+	p.seen, p.partition, p.ts, p.key, p.value, p.fault = 0, p.rs.Route, -1, nil, nil, nil
 	p.scratch, p.headers = p.scratch[:0], p.headers[:0]
-	if p.rs.count == maxRecords {
+	if p.rs.Count == MaxRecords {
 		return tooManyRecords()
 	}
 	if p.dec.PeekKind() != '{' {
@@ -246,7 +248,7 @@ func (p *jsonParser) record() error {
 	}
 	if p.fault != nil {
 		p.rs.note(p.fault)
-		p.rs.count++
+		p.rs.Count++
 		return nil
 	}
 	p.rs.add(p, p.partition, p.ts, p.key, p.value, p.headers)
@@ -282,31 +284,31 @@ func (p *jsonParser) complain(detail string) {
 // complainHeaders notes that the record has too many headers.
 func (p *jsonParser) complainHeaders() {
 	if p.fault == nil {
-		tm := tooManyHeaders()
+		tm := TooManyHeaders()
 		p.fault = p.place()
 		p.fault.Code, p.fault.Detail, p.fault.status, p.fault.title = tm.Code, tm.Detail, tm.Status, tm.Title
 	}
 }
 
 // here is an error about the token or value just read.
-func (p *jsonParser) here(detail string) *itemError {
+func (p *jsonParser) here(detail string) *ItemError {
 	e := p.place()
 	e.Code, e.Detail, e.status, e.title = codeMalformed, detail, http.StatusBadRequest, titleMalformed
 	return e
 }
 
 // place is where the parser stands.
-func (p *jsonParser) place() *itemError {
+func (p *jsonParser) place() *ItemError {
 	e := p.at(int(p.dec.InputOffset()))
 	e.Pointer = string(p.dec.StackPointer())
 	return e
 }
 
 // at is the place of a byte of the document.
-func (p *jsonParser) at(offset int) *itemError {
+func (p *jsonParser) at(offset int) *ItemError {
 	pos := min(p.base+offset, len(p.body))
 	at := int64(pos)
-	e := &itemError{Line: 1 + bytes.Count(p.body[:pos], []byte{'\n'}), Byte: &at}
+	e := &ItemError{Line: 1 + bytes.Count(p.body[:pos], []byte{'\n'}), Byte: &at}
 	if p.current >= 0 {
 		index := p.current
 		e.Index = &index
@@ -315,7 +317,7 @@ func (p *jsonParser) at(offset int) *itemError {
 }
 
 // syntaxError puts what the decoder found into words of the door.
-func (p *jsonParser) syntaxError(err error) *itemError {
+func (p *jsonParser) syntaxError(err error) *ItemError {
 	offset, pointer, detail := int(p.dec.InputOffset()), string(p.dec.StackPointer()), err.Error()
 	if se, ok := errors.AsType[*jsontext.SyntacticError](err); ok {
 		offset, pointer, detail = int(se.ByteOffset), string(se.JSONPointer), se.Err.Error()
@@ -328,4 +330,32 @@ func (p *jsonParser) syntaxError(err error) *itemError {
 	e.Code, e.status, e.title = codeMalformed, http.StatusBadRequest, titleMalformed
 	e.Detail = strings.TrimPrefix(detail, "jsontext: ")
 	return e
+}
+
+// ParseObject reads one JSON object without unknown members into a struct. The
+// error is a *Problem that says where it is wrong.
+func ParseObject(body []byte, into any) error {
+	if jsontext.Value(body).Kind() != '{' && jsontext.Value(body).IsValid() {
+		return Malformed("want a JSON object")
+	}
+	err := json.Unmarshal(body, into, json.RejectUnknownMembers(true))
+	if err == nil {
+		return nil
+	}
+	rs := &Records{}
+	p := &jsonParser{rs: rs, body: body, current: -1}
+	if se, ok := errors.AsType[*json.SemanticError](err); ok {
+		// Its text names Go types; the place says enough.
+		e := p.at(int(se.ByteOffset))
+		e.Pointer = string(se.JSONPointer)
+		e.Code, e.status, e.title = codeMalformed, http.StatusBadRequest, titleMalformed
+		e.Detail = "wrong type or value out of range for " + strconv.Quote(e.Pointer)
+		if errors.Is(err, json.ErrUnknownName) {
+			e.Detail = "unknown member " + strconv.Quote(e.Pointer)
+		}
+		rs.note(e)
+	} else {
+		rs.note(p.syntaxError(err))
+	}
+	return rs.Finish()
 }

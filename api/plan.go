@@ -1,4 +1,4 @@
-package rest
+package api
 
 import (
 	"errors"
@@ -15,8 +15,8 @@ import (
 // that fits is read once for both walks over it.
 const planWindow = 1 << 20
 
-// batchWalk reads a section batch by batch through one buffer.
-type batchWalk struct {
+// Walk reads a section batch by batch through one buffer.
+type Walk struct {
 	sec record.Section
 	// buf holds the section's bytes [from, from+len(buf)).
 	buf  []byte
@@ -29,11 +29,13 @@ var windowPool = sync.Pool{New: func() any {
 	return &p
 }}
 
-func newWalk(sec record.Section) *batchWalk {
-	return &batchWalk{sec: sec, buf: *windowPool.Get().(*[]byte)}
+// NewWalk walks over sec, which stays the caller's. The walk must be released.
+func NewWalk(sec record.Section) *Walk {
+	return &Walk{sec: sec, buf: *windowPool.Get().(*[]byte)}
 }
 
-func (bw *batchWalk) release() {
+// Release gives the buffer back.
+func (bw *Walk) Release() {
 	if cap(bw.buf) <= planWindow {
 		p := bw.buf[:0]
 		windowPool.Put(&p)
@@ -41,10 +43,11 @@ func (bw *batchWalk) release() {
 	bw.buf = nil
 }
 
-func (bw *batchWalk) rewind() { bw.pos = 0 }
+// Rewind goes back to the first batch.
+func (bw *Walk) Rewind() { bw.pos = 0 }
 
-// next is the next batch, good until the next call; io.EOF after the last.
-func (bw *batchWalk) next() (record.Batch, error) {
+// Next is the next batch, good until the next call; io.EOF after the last.
+func (bw *Walk) Next() (record.Batch, error) {
 	left := bw.sec.Len() - bw.pos
 	if left == 0 {
 		return nil, io.EOF
@@ -69,7 +72,7 @@ func (bw *batchWalk) next() (record.Batch, error) {
 }
 
 // view is the next n bytes, which are there.
-func (bw *batchWalk) view(n int64) ([]byte, error) {
+func (bw *Walk) view(n int64) ([]byte, error) {
 	if bw.pos < bw.from || bw.pos+n > bw.from+int64(len(bw.buf)) {
 		window := min(max(n, planWindow), bw.sec.Len()-bw.pos)
 		err := bw.load(window)
@@ -85,7 +88,7 @@ func (bw *batchWalk) view(n int64) ([]byte, error) {
 	return bw.buf[at : at+n : at+n], nil
 }
 
-func (bw *batchWalk) load(n int64) error {
+func (bw *Walk) load(n int64) error {
 	if int64(cap(bw.buf)) < n {
 		bw.buf = make([]byte, 0, n)
 	}
@@ -98,43 +101,46 @@ func (bw *batchWalk) load(n int64) error {
 	return nil
 }
 
-// plan is which records of a section an answer has: those in [from, end).
-type plan struct {
-	from, end int64
-	records   int64
+// Plan is which records of a section an answer has: the Records in [From, End).
+type Plan struct {
+	From, End int64
+	Records   int
+	// Bytes is their size as Limits count it.
+	Bytes int
 }
 
-// limits bound an answer. At least one record is taken all the same.
-type limits struct {
-	records int64
-	bytes   int64
+// Limits bound an answer. At least one record is taken all the same.
+type Limits struct {
+	Records int
+	// Bytes counts keys, values and headers, or bytes of encoded text.
+	Bytes int
 }
 
 // planner finds out where an answer ends, before its first byte is written,
 // so that Next-Offset can stand in the header.
 type planner struct {
-	plan
-	left   limits
+	Plan
+	left   Limits
 	reader record.Reader
 }
 
-// planSection plans the answer to a fetch from the offset from. It ends before
+// PlanSection plans the answer to a fetch from the offset from. It ends before
 // a batch that is damaged or cannot be read, and fails if that is the first
 // that has records to give.
-func planSection(bw *batchWalk, from int64, most limits) (plan, error) {
-	pl := &planner{plan: plan{from: from, end: from}, left: most}
+func PlanSection(bw *Walk, from int64, most Limits) (Plan, error) {
+	pl := &planner{Plan: Plan{From: from, End: from}, left: most}
 	defer pl.reader.Close()
 	for {
-		good := pl.plan
+		good := pl.Plan
 		more, err := pl.step(bw)
 		switch {
-		case err != nil && good.records == 0:
-			return good, damagedAt(good.end, err)
+		case err != nil && good.Records == 0:
+			return good, damagedAt(good.End, err)
 		case err != nil:
 			// The next fetch begins here and tells of it.
 			return good, nil
 		case !more:
-			return pl.plan, nil
+			return pl.Plan, nil
 		}
 	}
 }
@@ -161,9 +167,45 @@ func damagedAt(offset int64, err error) error {
 	return &damageError{offset: offset, err: err}
 }
 
+// Each gives the records of the plan, which is of the same section, to do. A
+// record is good during the call only. What is behind the plan may be damaged
+// and is not looked at.
+func (bw *Walk) Each(pl Plan, do func(*record.Record)) error {
+	var reader record.Reader
+	defer reader.Close()
+	var rec record.Record
+	bw.Rewind()
+	for at := pl.From; at < pl.End; {
+		b, err := bw.Next()
+		if err != nil {
+			return damagedAt(at, err)
+		}
+		at = max(at, b.NextOffset())
+		if b.Control() || b.NextOffset() <= pl.From {
+			continue
+		}
+		if err := reader.Reset(b, maxExpanded); err != nil {
+			return damagedAt(b.BaseOffset(), err)
+		}
+		for {
+			err := reader.Next(&rec)
+			if errors.Is(err, io.EOF) || err == nil && rec.Offset >= pl.End {
+				break
+			}
+			if err != nil {
+				return damagedAt(b.BaseOffset(), err)
+			}
+			if rec.Offset >= pl.From {
+				do(&rec)
+			}
+		}
+	}
+	return nil
+}
+
 // step adds the next batch and reports whether to go on behind it.
-func (pl *planner) step(bw *batchWalk) (bool, error) {
-	b, err := bw.next()
+func (pl *planner) step(bw *Walk) (bool, error) {
+	b, err := bw.Next()
 	if err == io.EOF { //nolint:errorlint // next's own signal is never wrapped
 		return false, nil
 	}
@@ -179,19 +221,20 @@ func (pl *planner) step(bw *batchWalk) (bool, error) {
 
 // take adds the batch and reports whether all of it was taken.
 func (pl *planner) take(b record.Batch) (whole bool, err error) {
-	count := int64(b.Count())
+	count := int(b.Count())
 	switch {
-	case pl.records > 0 && pl.left.records < 1:
+	case pl.Records > 0 && pl.left.Records < 1:
 		return false, nil
-	case b.Control() || b.NextOffset() <= pl.from:
-		pl.end = max(pl.end, b.NextOffset())
+	case b.Control() || b.NextOffset() <= pl.From:
+		pl.End = max(pl.End, b.NextOffset())
 		return true, nil
-	case b.Codec() == record.None && b.BaseOffset() >= pl.from && count <= pl.left.records && int64(b.Size()) <= pl.left.bytes:
+	case b.Codec() == record.None && b.BaseOffset() >= pl.From && count <= pl.left.Records && b.Size() <= pl.left.Bytes:
 		// All of it fits, whatever is in it.
-		pl.left.records -= count
-		pl.left.bytes -= int64(b.Size())
-		pl.records += count
-		pl.end = b.NextOffset()
+		pl.left.Records -= count
+		pl.left.Bytes -= b.Size()
+		pl.Bytes += b.Size()
+		pl.Records += count
+		pl.End = b.NextOffset()
 		return true, nil
 	}
 	if err := pl.reader.Reset(b, maxExpanded); err != nil {
@@ -201,21 +244,22 @@ func (pl *planner) take(b record.Batch) (whole bool, err error) {
 	for {
 		switch err := pl.reader.Next(&rec); {
 		case err == io.EOF: //nolint:errorlint // Next's own signal is never wrapped
-			pl.end = b.NextOffset()
+			pl.End = b.NextOffset()
 			return true, nil
 		case err != nil:
 			return false, err
-		case rec.Offset < pl.from:
+		case rec.Offset < pl.From:
 			continue
 		}
 		size := recordBytes(&rec)
-		if pl.records > 0 && (pl.left.records < 1 || pl.left.bytes < size) {
+		if pl.Records > 0 && (pl.left.Records < 1 || pl.left.Bytes < size) {
 			return false, nil
 		}
-		pl.left.records--
-		pl.left.bytes -= size
-		pl.records++
-		pl.end = rec.Offset + 1
+		pl.left.Records--
+		pl.left.Bytes -= size
+		pl.Bytes += size
+		pl.Records++
+		pl.End = rec.Offset + 1
 	}
 }
 
@@ -225,10 +269,10 @@ func (pl *planner) take(b record.Batch) (whole bool, err error) {
 const maxExpanded = 256 << 20
 
 // recordBytes is the size of a record as max_bytes counts it.
-func recordBytes(rec *record.Record) int64 {
+func recordBytes(rec *record.Record) int {
 	n := len(rec.Key) + len(rec.Value)
 	for i := range rec.Headers {
 		n += len(rec.Headers[i].Key) + len(rec.Headers[i].Value)
 	}
-	return int64(n)
+	return n
 }

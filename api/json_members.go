@@ -1,10 +1,11 @@
-package rest
+package api
 
 import (
 	"bytes"
 	"encoding/base64"
 	"fmt"
 	"strconv"
+	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
 )
@@ -40,7 +41,7 @@ func (p *jsonParser) recordMember(name []byte) (err error) {
 
 // unknown refuses a member and skips its value.
 func (p *jsonParser) unknown(name []byte) error {
-	p.complain(fmt.Sprintf("unknown member %q", clip(string(name))))
+	p.complain(fmt.Sprintf("unknown member %q", Clip(string(name))))
 	return p.dec.SkipValue()
 }
 
@@ -122,7 +123,7 @@ func (p *jsonParser) base64Member(m member, what string) ([]byte, error) {
 func (p *jsonParser) decode64(text []byte) []byte {
 	from := len(p.scratch)
 	var err error
-	if p.scratch, err = appendBase64(p.scratch, base64.StdEncoding, text); err != nil {
+	if p.scratch, err = AppendBase64(p.scratch, base64.StdEncoding, text); err != nil {
 		p.complain("want base64 with padding (RFC 4648 section 4)")
 		return nil
 	}
@@ -133,9 +134,9 @@ func (p *jsonParser) decode64(text []byte) []byte {
 	return p.scratch[from:len(p.scratch):len(p.scratch)]
 }
 
-// appendBase64 decodes what is nothing but the alphabet and its padding; the
+// AppendBase64 decodes what is nothing but the alphabet and its padding; the
 // decoder alone passes over CR and LF.
-func appendBase64(dst []byte, coding *base64.Encoding, text []byte) ([]byte, error) {
+func AppendBase64(dst []byte, coding *base64.Encoding, text []byte) ([]byte, error) {
 	if i := bytes.IndexAny(text, "\r\n"); i >= 0 {
 		return dst, base64.CorruptInputError(i)
 	}
@@ -165,7 +166,7 @@ func (p *jsonParser) partitionMember() error {
 	switch {
 	case err != nil:
 		p.complain("partition must be a whole number from 0 to 2147483647")
-	case p.rs.route >= 0 && int32(n) != p.rs.route:
+	case p.rs.Route >= 0 && int32(n) != p.rs.Route:
 		p.complain(fmt.Sprintf("partition %d is not the one that the path names", n))
 	default:
 		p.partition = int32(n)
@@ -183,7 +184,7 @@ func (p *jsonParser) timestampMember() error {
 	if raw[0] == '"' {
 		text = p.unquote(raw)
 	}
-	ts, ok := parseTimestamp(string(text))
+	ts, ok := ParseTimestamp(string(text))
 	if !ok {
 		p.complain("timestamp must be milliseconds since 1970, or a time as in RFC 3339")
 	}
@@ -215,4 +216,17 @@ func tooDeep(raw []byte) bool {
 		}
 	}
 	return false
+}
+
+// ParseTimestamp reads a time as requests give it, milliseconds since 1970 or
+// RFC 3339. It gives milliseconds since 1970, never negative.
+func ParseTimestamp(text string) (int64, bool) {
+	if ms, err := strconv.ParseInt(text, 10, 64); err == nil {
+		return ms, ms >= 0 && text[0] != '+' && text[0] != '-'
+	}
+	t, err := time.Parse(time.RFC3339Nano, text)
+	if err != nil {
+		return 0, false
+	}
+	return t.UnixMilli(), t.UnixMilli() >= 0
 }

@@ -1,4 +1,4 @@
-package rest
+package api
 
 import "leat/storage/record"
 
@@ -18,7 +18,7 @@ func (p *jsonParser) headersMember() error {
 }
 
 func (p *jsonParser) headerOfObject(name []byte) error {
-	if len(p.headers) == maxHeaders {
+	if len(p.headers) == MaxHeaders {
 		p.complainHeaders()
 	}
 	if p.fault != nil {
@@ -59,7 +59,7 @@ func (p *jsonParser) headerArray() error {
 }
 
 func (p *jsonParser) headerOfArray() error {
-	if len(p.headers) == maxHeaders {
+	if len(p.headers) == MaxHeaders {
 		p.complainHeaders()
 	}
 	if p.fault != nil || p.dec.PeekKind() != '{' {
