@@ -57,7 +57,7 @@ type produceCall struct {
 
 var produceCalls = sync.Pool{New: func() any { return new(produceCall) }}
 
-func decodeProduce(cl *call, body []byte) error {
+func decodeProduce(_ *conn, cl *call, body []byte) error {
 	if err := guardProduce(body, cl.version >= cl.h.flexible); err != nil {
 		return err
 	}

@@ -4,9 +4,6 @@ import (
 	"context"
 	"encoding/binary"
 	"sync"
-	"time"
-
-	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"leat/api"
 	"leat/broker"
@@ -35,14 +32,12 @@ import (
 
 const keyFetch = 1
 
-// maxFetchBytes bounds an answer whatever the client asks, as Kafka's
-// fetch.max.bytes does by default.
-const maxFetchBytes = 55 << 20
-
 type fetchCall struct {
-	req     kmsg.FetchRequest
 	query   broker.FetchRequest
-	refused int16 // top-level error
+	topics  []fetchTopic // of the query's partitions, in order
+	refused int16        // top-level error
+	// session is the epoch of the client's session, see sessionError.
+	session int32
 	// results is what fetchReady found, if it is enough.
 	results []broker.FetchResult
 	ready   bool
@@ -50,32 +45,35 @@ type fetchCall struct {
 
 var fetchCalls = sync.Pool{New: func() any { return new(fetchCall) }}
 
-func decodeFetch(cl *call, body []byte) error {
+func decodeFetch(c *conn, cl *call, body []byte) error {
 	fc := fetchCalls.Get().(*fetchCall)
 	cl.state = fc
-	fc.req.SetVersion(cl.version)
-	if err := fc.req.ReadFrom(body); err != nil {
+	if err := fc.decode(&c.names, body, cl.version); err != nil {
 		endFetch(cl)
 		return err
 	}
-	fc.refused = sessionError(&fc.req)
+	fc.refused = sessionError(fc.session)
 	return nil
 }
 
+// endFetch gives the call back, unless it has grown too large to be kept.
 func endFetch(cl *call) {
 	fc := cl.state.(*fetchCall)
-	clear(fc.query.Partitions)
-	fc.query.Partitions, fc.refused, fc.results, fc.ready = fc.query.Partitions[:0], 0, nil, false
-	if cap(fc.query.Partitions) <= 1024 && cap(fc.req.Topics) <= 1024 {
+	partitions, topics := fc.query.Partitions, fc.topics
+	clear(partitions)
+	clear(topics)
+	*fc = fetchCall{topics: topics[:0]}
+	fc.query.Partitions = partitions[:0]
+	if cap(partitions) <= 1024 && cap(topics) <= 1024 {
 		fetchCalls.Put(fc)
 	}
 }
 
-// sessionError judges the session fields (KIP-227): epoch 0 asks for a new
-// session and -1 ends one, and both are full fetches whatever the id; any other
-// epoch goes on with a session, of which we have none.
-func sessionError(req *kmsg.FetchRequest) int16 {
-	if req.Version < 7 || req.SessionEpoch == 0 || req.SessionEpoch == -1 {
+// sessionError judges the session's epoch (KIP-227): 0 asks for a new session
+// and -1 ends one, and both are full fetches whatever the id; any other goes on
+// with a session, of which we have none.
+func sessionError(epoch int32) int16 {
+	if epoch == 0 || epoch == -1 {
 		return api.KafkaNone
 	}
 	return api.KafkaFetchSessionIDNotFound
@@ -89,7 +87,7 @@ func fetchReady(ctx context.Context, c *conn, cl *call) bool {
 	if fc.ready = fc.refused != api.KafkaNone; fc.ready {
 		return true
 	}
-	q := fc.build()
+	q := &fc.query
 	wait := q.MaxWait
 	q.MaxWait = 0
 	fc.results = c.srv.opts.Broker.Fetch(ctx, c.principal, q)
@@ -117,33 +115,13 @@ func answerFetch(ctx context.Context, c *conn, cl *call) error {
 	switch {
 	case fc.refused != api.KafkaNone:
 		cl.refuse(fc.refused)
-		fc.req.Topics = fc.req.Topics[:0]
+		fc.topics = fc.topics[:0]
 	case !fc.ready:
-		fc.results = c.srv.opts.Broker.Fetch(ctx, c.principal, fc.build())
+		fc.results = c.srv.opts.Broker.Fetch(ctx, c.principal, &fc.query)
 	}
 	c.out.begin(cl.corr, cl.version >= cl.h.flexible)
-	encodeFetch(c.out, &fc.req, fc.refused, fc.results, func(err error) int16 { return cl.code(ctx, err) })
+	fc.encode(ctx, c.out, cl)
 	return c.out.flush()
-}
-
-// build makes the broker's request, reusing the last one's memory.
-func (fc *fetchCall) build() *broker.FetchRequest {
-	q := &fc.query
-	q.Partitions = q.Partitions[:0]
-	q.MaxWait = time.Duration(fc.req.MaxWaitMillis) * time.Millisecond
-	q.MinBytes, q.MaxBytes = int(fc.req.MinBytes), min(int(fc.req.MaxBytes), maxFetchBytes)
-	q.ReadCommitted = fc.req.IsolationLevel == 1
-	for i := range fc.req.Topics {
-		t := &fc.req.Topics[i]
-		for j := range t.Partitions {
-			p := &t.Partitions[j]
-			q.Partitions = append(q.Partitions, broker.FetchPartition{
-				Topic: t.Topic, TopicID: t.TopicID, Partition: p.Partition,
-				Offset: p.FetchOffset, Epoch: p.CurrentLeaderEpoch, MaxBytes: int(p.PartitionMaxBytes),
-			})
-		}
-	}
-	return q
 }
 
 // fetchEncoder appends the skeleton of a response. It holds the slice while
@@ -154,27 +132,27 @@ type fetchEncoder struct {
 	flexible bool
 }
 
-// encodeFetch encodes the response to req into o, where result i belongs to the
-// i-th partition of the request. It takes the sections over.
-func encodeFetch(o *output, req *kmsg.FetchRequest, topError int16, results []broker.FetchResult, code func(error) int16) {
-	e := fetchEncoder{b: o.buf.b, version: req.Version, flexible: req.Version >= 12}
+// encode encodes the response into o, where result i belongs to the i-th
+// partition of the request. It takes the sections over.
+func (fc *fetchCall) encode(ctx context.Context, o *output, cl *call) {
+	e := fetchEncoder{b: o.buf.b, version: cl.version, flexible: cl.version >= 12}
 	e.int32(0) // throttle time
 	if e.version >= 7 {
-		e.int16(topError)
+		e.int16(fc.refused)
 		e.int32(0) // session id: none
 	}
-	e.array(len(req.Topics))
+	e.array(len(fc.topics))
 	n := 0
-	for i := range req.Topics {
-		t := &req.Topics[i]
+	for i := range fc.topics {
+		t := &fc.topics[i]
 		if e.version >= 13 {
-			e.b = append(e.b, t.TopicID[:]...)
+			e.b = append(e.b, t.id[:]...)
 		} else {
-			e.string(t.Topic)
+			e.string(t.name)
 		}
-		e.array(len(t.Partitions))
-		for j := range t.Partitions {
-			e.put(o, t.Partitions[j].Partition, &results[n], req.IsolationLevel == 1, code)
+		e.array(t.partitions)
+		for range t.partitions {
+			fc.put(ctx, &e, o, cl, n)
 			n++
 		}
 		e.tags()
@@ -183,12 +161,13 @@ func encodeFetch(o *output, req *kmsg.FetchRequest, topError int16, results []br
 	o.buf.b = e.b
 }
 
-// put appends a whole partition. A section that cannot be read into the
+// put appends the whole of partition n. A section that cannot be read into the
 // skeleton makes it a partition with an error.
-func (e *fetchEncoder) put(o *output, index int32, r *broker.FetchResult, committed bool, code func(error) int16) {
+func (fc *fetchCall) put(ctx context.Context, e *fetchEncoder, o *output, cl *call, n int) {
 	begin := len(e.b)
+	index, r := fc.query.Partitions[n].Partition, &fc.results[n]
 	s := r.Section
-	e.partition(index, code(r.Err), r, committed)
+	e.partition(index, cl.code(ctx, r.Err), r, fc.query.ReadCommitted)
 	e.bytes(s)
 	if s != nil {
 		r.Section = nil
@@ -197,7 +176,7 @@ func (e *fetchEncoder) put(o *output, index int32, r *broker.FetchResult, commit
 		e.b = o.buf.b
 		if err != nil {
 			r.Err, e.b = err, e.b[:begin]
-			e.put(o, index, r, committed, code)
+			fc.put(ctx, e, o, cl, n)
 			return
 		}
 	}

@@ -29,8 +29,7 @@ import (
 // watermark.
 func listOffsets(ctx context.Context, c *conn, cl *call, req *kmsg.ListOffsetsRequest) kmsg.Response {
 	resp := kmsg.NewPtrListOffsetsResponse()
-	type place struct{ topic, part int }
-	var places []place
+	var places []partPlace
 	var queries []broker.OffsetQuery
 	times := timesAsked(req)
 	for i := range req.Topics {
@@ -47,7 +46,7 @@ func listOffsets(ctx context.Context, c *conn, cl *call, req *kmsg.ListOffsetsRe
 			case !timestampKnown(p.Timestamp, req.Version):
 				out.ErrorCode = cl.refuse(api.KafkaUnsupportedVersion)
 			default:
-				places = append(places, place{i, j})
+				places = append(places, partPlace{i, j})
 				queries = append(queries, broker.OffsetQuery{
 					Topic: in.Topic, Partition: p.Partition, Timestamp: p.Timestamp, Epoch: p.CurrentLeaderEpoch,
 				})
@@ -70,6 +69,9 @@ type topicPartition struct {
 	topic     string
 	partition int32
 }
+
+// partPlace is where a partition stands in a request and its answer.
+type partPlace struct{ topic, part int }
 
 func timesAsked(req *kmsg.ListOffsetsRequest) map[topicPartition]int {
 	times := map[topicPartition]int{}

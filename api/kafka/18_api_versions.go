@@ -33,9 +33,9 @@ func apiVersions(_ context.Context, c *conn, cl *call, req *kmsg.ApiVersionsRequ
 	return resp
 }
 
-func advertised(hs handlers) []kmsg.ApiVersionsResponseApiKey {
-	keys := make([]kmsg.ApiVersionsResponseApiKey, len(hs))
-	for i, h := range hs {
+func advertised(hs *handlers) []kmsg.ApiVersionsResponseApiKey {
+	keys := make([]kmsg.ApiVersionsResponseApiKey, len(hs.table))
+	for i, h := range hs.table {
 		k := kmsg.NewApiVersionsResponseApiKey()
 		k.ApiKey, k.MinVersion, k.MaxVersion = h.key, h.min, h.max
 		keys[i] = k
@@ -48,7 +48,7 @@ func advertised(hs handlers) []kmsg.ApiVersionsResponseApiKey {
 func newestAPIVersions(known *handler) *handler {
 	h := *known
 	h.flexible = math.MaxInt16
-	h.decode = func(cl *call, _ []byte) error {
+	h.decode = func(_ *conn, cl *call, _ []byte) error {
 		cl.version = 0
 		return nil
 	}

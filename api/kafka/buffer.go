@@ -17,9 +17,20 @@ type buffer struct{ b []byte }
 
 var pools [maxClass + 1]sync.Pool
 
+// classOf is the class that has room for n bytes; it may be above maxClass.
+func classOf(n int) int { return max(bits.Len(uint(max(n, 1)-1)), minClass) }
+
+// bufferSize is the memory that getBuffer takes for n bytes.
+func bufferSize(n int) int {
+	if class := classOf(n); class <= maxClass {
+		return 1 << class
+	}
+	return n
+}
+
 // getBuffer returns an empty buffer with room for n bytes.
 func getBuffer(n int) *buffer {
-	class := max(bits.Len(uint(max(n, 1)-1)), minClass)
+	class := classOf(n)
 	if class > maxClass {
 		return &buffer{b: make([]byte, 0, n)}
 	}

@@ -47,14 +47,17 @@ type conn struct {
 	// data.
 	cancel, endPolls context.CancelFunc
 	draining         atomic.Bool
-	quiet            quiet
+	// names are the topic names that the client asks for again and again; the
+	// reader's.
+	names interner
+	quiet quiet
 }
 
 func newConn(s *Server, nc net.Conn) *conn {
 	return &conn{
 		srv: s, nc: nc, principal: auth.Anonymous,
-		in:    frameReader{nc: nc, maxBytes: s.opts.MaxRequestBytes},
-		out:   newOutput(nc, s.m),
+		in:    frameReader{nc: nc, maxBytes: s.opts.MaxRequestBytes, budget: &s.budget},
+		out:   newOutput(nc),
 		calls: make(chan *call, maxCalls),
 		ended: make(chan struct{}, 1),
 	}
@@ -66,6 +69,7 @@ func (c *conn) run(ctx, polls context.Context) {
 	var writer sync.WaitGroup
 	writer.Go(func() { c.write(ctx, polls) })
 	err := c.read(ctx)
+	c.in.release()
 	// A client that closed its side in peace, or sent what is refused, may
 	// still take the answers before; a wait for data is over all the same.
 	c.endPolls()
@@ -120,14 +124,14 @@ func (c *conn) linger() {
 // hand-over to the writer would cost more than many a request.
 func (c *conn) read(ctx context.Context) error {
 	for {
-		cl, body, err := c.next()
+		cl, err := c.next(ctx)
 		if err != nil {
 			return err
 		}
 		if cl.h.start != nil {
 			cl.h.start(ctx, c, cl)
 		}
-		body.put()
+		c.in.release()
 		if cl.h.ordered {
 			c.settle(0, 0)
 		}
@@ -143,42 +147,45 @@ func (c *conn) read(ctx context.Context) error {
 	}
 }
 
-// next reads one frame, judging its head before its body is taken in.
-func (c *conn) next() (*call, *buffer, error) {
+// next reads one frame, judging its head before its body is taken in. The body
+// is held until release.
+func (c *conn) next(ctx context.Context) (*call, error) {
 	head, err := c.in.head()
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	h, version := c.srv.handlers.find(head.key), head.version
 	switch {
 	case h == nil:
-		return nil, nil, refuse(reasonKey, "key %d", head.key)
+		return nil, refuse(reasonKey, "key %d", head.key)
 	case version >= h.accept && version <= h.max:
 	case h.key == keyAPIVersions && version > h.max:
 		h = c.srv.newest
 	default:
-		return nil, nil, refuse(reasonVersion, "%s version %d, served are %d to %d", h.name, version, h.accept, h.max)
+		return nil, refuse(reasonVersion, "%s version %d, served are %d to %d", h.name, version, h.accept, h.max)
 	}
 	if h.maxBody > 0 && head.size > h.maxBody {
-		return nil, nil, refuse(reasonSize, "%s request of %d bytes, at most %d are taken", h.name, head.size, h.maxBody)
+		return nil, refuse(reasonSize, "%s request of %d bytes, at most %d are taken", h.name, head.size, h.maxBody)
 	}
-	body, err := c.in.body(head)
+	body, err := c.in.body(ctx, head)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	c.srv.m.received.Add(float64(head.size + 4))
-	cl := &call{h: h, version: version, corr: head.corr, cost: int64(head.size), began: time.Now(), log: c.srv.log}
-	rest, ok := payload(body.b, version >= h.flexible)
+	rest, ok := payload(body, version >= h.flexible)
 	if !ok {
 		err = errCut
-	} else {
-		err = h.decode(cl, rest)
+	}
+	cl := calls.Get().(*call)
+	*cl = call{h: h, version: version, corr: head.corr, cost: int64(head.size), began: time.Now(), srv: c.srv}
+	if err == nil {
+		err = h.decode(c, cl, rest)
 	}
 	if err != nil {
-		body.put()
-		return nil, nil, refuse(reasonMalformed, "%s version %d: %v", h.name, version, err)
+		*cl = call{}
+		calls.Put(cl)
+		return nil, refuse(reasonMalformed, "%s version %d: %v", h.name, version, err)
 	}
-	return cl, body, nil
+	return cl, nil
 }
 
 var errCut = errors.New("the request header is cut")
@@ -215,19 +222,22 @@ func (c *conn) write(ctx, polls context.Context) {
 				c.abort()
 			}
 		}
+		cost := cl.cost
 		c.end(cl, err)
-		c.cost.Add(-cl.cost)
+		c.cost.Add(-cost)
 		c.pending.Add(-1)
 		signal(c.ended)
 	}
 }
 
-// end counts a call that is over and gives back what it holds.
+// end counts a call that is over and gives back it and what it holds.
 func (c *conn) end(cl *call, err error) {
 	cl.h.metrics.done(cl.began, cl.failed || err != nil)
 	if cl.h.end != nil {
 		cl.h.end(cl)
 	}
+	*cl = call{}
+	calls.Put(cl)
 }
 
 func signal(ch chan struct{}) {

@@ -140,7 +140,7 @@ func TestDisconnectEndsFetch(t *testing.T) {
 	eventually(t, "the connection is given up", func() bool { return d.counter(t, "leat_kafka_connections") == 0 })
 }
 
-// Requests are counted by API and outcome, bytes by direction.
+// Requests are counted by API and outcome, errors by code, bytes by direction.
 func TestMetrics(t *testing.T) {
 	d := startDoor(t, setup{})
 	c := d.dial(t)
@@ -152,16 +152,24 @@ func TestMetrics(t *testing.T) {
 		return d.counter(t, requests, "Produce", "ok") == 1 && d.counter(t, requests, "Produce", "error") == 1 &&
 			d.counter(t, requests, "CreateTopics", "ok") == 1
 	})
+	if n := d.counter(t, "leat_kafka_errors_total", "3"); n != 1 {
+		t.Errorf("%v errors of code 3", n)
+	}
 	if d.counter(t, "leat_kafka_received_bytes_total") == 0 || d.counter(t, "leat_kafka_sent_bytes_total") == 0 {
 		t.Error("no bytes counted")
 	}
 }
 
-// readOnly lets nobody make or delete anything.
+// readOnly lets nobody make, change or delete anything.
 type readOnly struct{}
 
 func (readOnly) Allowed(_ auth.Principal, op auth.Operation, _ auth.Resource) bool {
-	return op != auth.Create && op != auth.Delete
+	switch op {
+	case auth.Create, auth.Delete, auth.Alter, auth.AlterConfigs:
+		return false
+	default:
+		return true
+	}
 }
 
 // FuzzRequest sends any bytes after a size. No input makes the server panic,
@@ -225,7 +233,28 @@ func samples(t testing.TB) []kmsg.Request {
 	create.Topics = []kmsg.CreateTopicsRequestTopic{{Topic: name, NumPartitions: -1, ReplicationFactor: -1}}
 	remove := kmsg.NewPtrDeleteTopicsRequest()
 	remove.TopicNames, remove.Topics = []string{name}, []kmsg.DeleteTopicsRequestTopic{{Topic: &name}}
+	value := "1000"
+	records := kmsg.NewPtrDeleteRecordsRequest()
+	records.Topics = []kmsg.DeleteRecordsRequestTopic{{Topic: name, Partitions: []kmsg.DeleteRecordsRequestTopicPartition{{Offset: -1}}}}
+	epoch := kmsg.NewPtrOffsetForLeaderEpochRequest()
+	epoch.Topics = []kmsg.OffsetForLeaderEpochRequestTopic{{Topic: name, Partitions: []kmsg.OffsetForLeaderEpochRequestTopicPartition{{CurrentLeaderEpoch: -1}}}}
+	describe := kmsg.NewPtrDescribeConfigsRequest()
+	describe.Resources = []kmsg.DescribeConfigsRequestResource{{ResourceType: topicResource, ResourceName: name}, {ResourceType: brokerResource, ResourceName: "1"}}
+	describe.IncludeSynonyms, describe.IncludeDocumentation = true, true
+	alter := kmsg.NewPtrAlterConfigsRequest()
+	alter.Resources = []kmsg.AlterConfigsRequestResource{{
+		ResourceType: topicResource, ResourceName: name, Configs: []kmsg.AlterConfigsRequestResourceConfig{{Name: "retention.ms", Value: &value}},
+	}}
+	dirs := kmsg.NewPtrDescribeLogDirsRequest()
+	dirs.Topics = []kmsg.DescribeLogDirsRequestTopic{{Topic: name, Partitions: []int32{0}}}
+	more := kmsg.NewPtrCreatePartitionsRequest()
+	more.Topics = []kmsg.CreatePartitionsRequestTopic{{Topic: name, Count: 3, Assignment: []kmsg.CreatePartitionsRequestTopicAssignment{{Replicas: []int32{1}}}}}
+	increment := kmsg.NewPtrIncrementalAlterConfigsRequest()
+	increment.Resources = []kmsg.IncrementalAlterConfigsRequestResource{{
+		ResourceType: topicResource, ResourceName: name, Configs: []kmsg.IncrementalAlterConfigsRequestResourceConfig{{Name: "retention.ms", Value: &value}},
+	}}
 	return []kmsg.Request{
+		records, epoch, describe, alter, dirs, more, increment, kmsg.NewPtrDescribeClusterRequest(),
 		produceRequest(name, 0, 1, batch(t, 0, "a")), fetchRequest(name, [16]byte{1}, 0, 0),
 		list, metadata, find, versions, create, remove, kmsg.NewPtrInitProducerIDRequest(),
 	}

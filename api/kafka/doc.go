@@ -29,8 +29,12 @@
 // # Memory
 //
 // Nothing is allocated for a size that a client only announces: a body's
-// buffer grows as its bytes arrive. Record bytes are appended from that buffer
-// in place. Fetched bytes of 32 KiB or more never enter the process: they leave
+// buffer grows as its bytes arrive, and all buffers together stay within a
+// budget; beyond it a connection is not read from. Record bytes are appended
+// from that buffer in place. A fetch costs the door no allocation: its body is
+// read where it arrived, its request is decoded by hand into memory that is used
+// again, and bytes are counted by the connection and added up when somebody
+// asks. Fetched bytes of 32 KiB or more never enter the process: they leave
 // the segment file by sendfile(2) behind a skeleton that is encoded by hand.
 //
 // # What is refused without an answer

@@ -1,6 +1,7 @@
 package kafka
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -83,17 +84,22 @@ type head struct {
 }
 
 // frameReader cuts a connection's bytes into frames. The counters are read by
-// the janitor.
+// the janitor and by the metrics.
 type frameReader struct {
 	nc       net.Conn
 	maxBytes int
+	budget   *budget
 	ahead    [readAhead]byte
 	r, w     int
 	largest  int // the largest frame that arrived whole
+	// buf has the body of the last frame, nil if that stayed in ahead. loan is what it counts in the budget.
+	buf  *buffer
+	loan loan
 
 	got    atomic.Int64 // bytes read
 	frames atomic.Int64 // frames read whole
 	inside atomic.Bool  // a frame has begun and not ended
+	within bool         // mirrors inside for the reader
 }
 
 // head reads up to the correlation id of the next frame. io.EOF means that the
@@ -129,8 +135,8 @@ func (f *frameReader) fill(n int) error {
 		f.w = copy(f.ahead[:], f.ahead[f.r:f.w])
 		f.r = 0
 	}
-	f.inside.Store(f.w > f.r)
 	for f.w-f.r < n {
+		f.mark(f.w > f.r)
 		k, err := f.read(f.ahead[f.w:])
 		f.w += k
 		if err != nil && f.w-f.r < n {
@@ -139,41 +145,82 @@ func (f *frameReader) fill(n int) error {
 			}
 			return err
 		}
-		f.inside.Store(true)
 	}
 	return nil
 }
 
-// body reads what follows the head. The buffer grows as the bytes arrive, so
-// an announcement alone costs at most firstBody, or what the connection's
-// largest frame already cost.
-func (f *frameReader) body(h head) (*buffer, error) {
+// mark says whether a frame has begun and not ended, before a read that may
+// wait. A frame that comes in one read is never marked.
+func (f *frameReader) mark(within bool) {
+	if f.within != within {
+		f.within = within
+		f.inside.Store(within)
+	}
+}
+
+// body reads what follows the head; it is the caller's until release. A body
+// that came with its head stays where it is. The buffer of another grows as the
+// bytes arrive, so an announcement alone costs at most firstBody, or what the
+// connection's largest frame already cost.
+func (f *frameReader) body(ctx context.Context, h head) ([]byte, error) {
 	n := h.size - (headSize - 4)
-	buf := getBuffer(min(n, max(firstBody, f.largest)))
-	have := copy(buf.b[:min(n, cap(buf.b))], f.ahead[f.r:f.w])
+	if f.w-f.r >= n {
+		f.r += n
+		f.mark(false)
+		f.frames.Add(1)
+		return f.ahead[f.r-n : f.r : f.r], nil
+	}
+	if err := f.grow(ctx, min(n, max(firstBody, f.largest))); err != nil {
+		return nil, err
+	}
+	have := copy(f.buf.b[:min(n, cap(f.buf.b))], f.ahead[f.r:f.w])
 	f.r += have
 	for have < n {
-		if have == cap(buf.b) {
-			bigger := getBuffer(min(n, 2*have))
-			copy(bigger.b[:have], buf.b[:have])
-			buf.put()
-			buf = bigger
+		if have == cap(f.buf.b) {
+			f.buf.b = f.buf.b[:have]
+			if err := f.grow(ctx, min(n, 2*have)); err != nil {
+				return nil, err
+			}
 		}
-		k, err := f.read(buf.b[have:min(n, cap(buf.b))])
+		f.mark(true)
+		k, err := f.read(f.buf.b[have:min(n, cap(f.buf.b))])
 		have += k
 		if err != nil && have < n {
-			buf.put()
 			if errors.Is(err, io.EOF) {
 				err = io.ErrUnexpectedEOF
 			}
 			return nil, err
 		}
 	}
-	buf.b = buf.b[:n]
 	f.largest = max(f.largest, n)
-	f.inside.Store(false)
+	f.mark(false)
 	f.frames.Add(1)
-	return buf, nil
+	return f.buf.b[:n], nil
+}
+
+// grow makes room for n bytes in buf, within the budget. While it waits for
+// that the client is not to blame.
+func (f *frameReader) grow(ctx context.Context, n int) error {
+	f.mark(false)
+	if err := f.budget.take(ctx, &f.loan, int64(bufferSize(n))); err != nil {
+		return err
+	}
+	bigger := getBuffer(n)
+	if f.buf != nil {
+		bigger.b = append(bigger.b, f.buf.b...)
+		f.buf.put()
+	}
+	f.buf = bigger
+	return nil
+}
+
+// release ends the use of the last body.
+func (f *frameReader) release() {
+	if f.buf != nil {
+		f.buf.put()
+		f.buf = nil
+		f.budget.give(&f.loan)
+	}
 }
 
 func (f *frameReader) read(p []byte) (int, error) {
@@ -182,43 +229,61 @@ func (f *frameReader) read(p []byte) (int, error) {
 	return n, err
 }
 
-// scan reads the few fields that are looked at before kmsg decodes a body.
-// After the first field that does not fit, bad is set and all reads give zero.
+// scan reads the fields of a body that are not left to kmsg. After the first
+// field that does not fit, bad is set and all reads give zero.
 type scan struct {
 	p   []byte
 	bad bool
 }
 
-func (s *scan) skip(n int) {
+func (s *scan) skip(n int) { s.take(n) }
+
+// take returns the next n bytes.
+func (s *scan) take(n int) []byte {
 	if n < 0 || n > len(s.p) {
 		s.p, s.bad = nil, true
-		return
+		return nil
 	}
+	p := s.p[:n]
 	s.p = s.p[n:]
+	return p
+}
+
+func (s *scan) int8() int8 {
+	if p := s.take(1); p != nil {
+		return int8(p[0])
+	}
+	return 0
 }
 
 func (s *scan) int16() int {
-	if len(s.p) < 2 {
-		s.skip(2)
-		return 0
+	if p := s.take(2); p != nil {
+		return int(int16(binary.BigEndian.Uint16(p)))
 	}
-	v := int16(binary.BigEndian.Uint16(s.p))
-	s.p = s.p[2:]
-	return int(v)
+	return 0
 }
 
 func (s *scan) int32() int {
-	if len(s.p) < 4 {
-		s.skip(4)
-		return 0
+	if p := s.take(4); p != nil {
+		return int(int32(binary.BigEndian.Uint32(p)))
 	}
-	v := int32(binary.BigEndian.Uint32(s.p))
-	s.p = s.p[4:]
-	return int(v)
+	return 0
+}
+
+func (s *scan) int64() int64 {
+	if p := s.take(8); p != nil {
+		return int64(binary.BigEndian.Uint64(p))
+	}
+	return 0
 }
 
 // uvarint reads at most 32 bits.
 func (s *scan) uvarint() int {
+	if len(s.p) > 0 && s.p[0] < 0x80 {
+		v := int(s.p[0])
+		s.p = s.p[1:]
+		return v
+	}
 	v, n := binary.Uvarint(s.p[:min(len(s.p), 5)])
 	if n <= 0 || v > 1<<32-1 {
 		s.p, s.bad = nil, true
@@ -235,12 +300,46 @@ func (s *scan) nullableString() { s.skip(max(s.int16(), 0)) }
 // null.
 func (s *scan) compact() { s.skip(max(s.uvarint()-1, 0)) }
 
+// string returns the bytes of a string that cannot be null.
+func (s *scan) string(flexible bool) []byte {
+	if flexible {
+		return s.take(s.uvarint() - 1)
+	}
+	return s.take(s.int16())
+}
+
+// array is the length of an array, negative for null. One that is longer than
+// the bytes behind it is bad.
+func (s *scan) array(flexible bool) int {
+	var n int
+	if flexible {
+		n = int(int32(s.uvarint()) - 1) // as kmsg: 32 bits
+	} else {
+		n = s.int32()
+	}
+	if n > len(s.p) {
+		s.p, s.bad = nil, true
+		return 0
+	}
+	return n
+}
+
 // tags skips a section of tagged fields and returns how many there were.
-func (s *scan) tags() int {
+func (s *scan) tags() int { return s.eachTag(nil) }
+
+// eachTag reads a section of tagged fields, lets see read the value of each,
+// and returns how many there were. A value that see finds bad is bad.
+func (s *scan) eachTag(see func(tag int, value *scan)) int {
 	n := s.uvarint()
 	for i := 0; i < n && !s.bad; i++ {
-		s.uvarint()
-		s.skip(s.uvarint())
+		tag := s.uvarint()
+		value := scan{p: s.take(s.uvarint())}
+		if see == nil {
+			continue
+		}
+		if see(tag, &value); value.bad {
+			s.p, s.bad = nil, true
+		}
 	}
 	return n
 }

@@ -82,7 +82,8 @@ func TestFrameReader(t *testing.T) {
 		"data+err": iotest.DataErrReader(bytes.NewReader(wire)),
 		"bytes":    iotest.OneByteReader(bytes.NewReader(wire)),
 	} {
-		f := &frameReader{nc: &readerConn{r: r}, maxBytes: 8 << 20}
+		b := &budget{max: 16 << 20}
+		f := &frameReader{nc: &readerConn{r: r}, maxBytes: 8 << 20, budget: b}
 		for i, n := range sizes {
 			h, err := f.head()
 			if err != nil {
@@ -91,17 +92,23 @@ func TestFrameReader(t *testing.T) {
 			if h != (head{size: n, key: 18, corr: 7}) {
 				t.Fatalf("%s: frame %d: head %+v", name, i, h)
 			}
-			buf, err := f.body(h)
+			body, err := f.body(t.Context(), h)
 			if err != nil {
 				t.Fatalf("%s: frame %d: %v", name, i, err)
 			}
-			if want := bytes.Repeat([]byte{byte(i + 1)}, n-8); !bytes.Equal(buf.b, want) {
+			if want := bytes.Repeat([]byte{byte(i + 1)}, n-8); !bytes.Equal(body, want) {
 				t.Fatalf("%s: frame %d has other bytes", name, i)
+			}
+			if used := b.inFlight(); used > 0 && used < int64(n-8) || used == 0 && n > readAhead {
+				t.Fatalf("%s: frame %d counts as %d bytes", name, i, used)
 			}
 			if f.inside.Load() {
 				t.Fatalf("%s: frame %d: still inside", name, i)
 			}
-			buf.put()
+			f.release()
+			if used := b.inFlight(); used != 0 {
+				t.Fatalf("%s: frame %d: %d bytes after its end", name, i, used)
+			}
 		}
 		if _, err := f.head(); !errors.Is(err, io.EOF) {
 			t.Fatalf("%s: at the end: %v", name, err)
@@ -113,10 +120,10 @@ func TestFrameReader(t *testing.T) {
 func TestFrameReaderCut(t *testing.T) {
 	whole := frameOf(100, 1)
 	for cut := 1; cut < len(whole); cut++ {
-		f := &frameReader{nc: &readerConn{r: bytes.NewReader(whole[:cut])}, maxBytes: 1 << 20}
+		f := &frameReader{nc: &readerConn{r: bytes.NewReader(whole[:cut])}, maxBytes: 1 << 20, budget: &budget{max: 1 << 20}}
 		h, err := f.head()
 		if err == nil {
-			_, err = f.body(h)
+			_, err = f.body(t.Context(), h)
 		}
 		if !errors.Is(err, io.ErrUnexpectedEOF) {
 			t.Fatalf("cut at %d: %v", cut, err)
@@ -130,12 +137,12 @@ func TestFrameReaderGrows(t *testing.T) {
 	wire = append(wire, make([]byte, 8+firstBody/2)...)
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	f := &frameReader{nc: &readerConn{r: bytes.NewReader(wire)}, maxBytes: 100 << 20}
+	f := &frameReader{nc: &readerConn{r: bytes.NewReader(wire)}, maxBytes: 100 << 20, budget: &budget{max: 100 << 20}}
 	h, err := f.head()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := f.body(h); !errors.Is(err, io.ErrUnexpectedEOF) {
+	if _, err := f.body(t.Context(), h); !errors.Is(err, io.ErrUnexpectedEOF) {
 		t.Fatal(err)
 	}
 	runtime.ReadMemStats(&after)

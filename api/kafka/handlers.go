@@ -3,7 +3,7 @@ package kafka
 import (
 	"context"
 	"log/slog"
-	"slices"
+	"sync"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -28,7 +28,7 @@ type handler struct {
 	ordered bool
 	// decode makes the call's request from the body. It may keep slices of
 	// the body until start returns.
-	decode func(cl *call, body []byte) error
+	decode func(c *conn, cl *call, body []byte) error
 	// start, if there is one, runs in the reader, in the order of arrival.
 	start func(ctx context.Context, c *conn, cl *call)
 	// ready reports whether answer has nothing to wait for. It runs in the
@@ -55,8 +55,10 @@ type call struct {
 	began time.Time
 	// failed says that some part of the answer is an error.
 	failed bool
-	log    *slog.Logger
+	srv    *Server
 }
+
+var calls = sync.Pool{New: func() any { return new(call) }}
 
 // code is the Kafka code of err for the answer. An error that nobody named is
 // logged here, because the client is not told.
@@ -64,17 +66,17 @@ func (cl *call) code(ctx context.Context, err error) int16 {
 	if err == nil {
 		return api.KafkaNone
 	}
-	cl.failed = true
 	e := api.Describe(err)
 	if e.Kafka == api.KafkaUnknownServerError {
-		cl.log.LogAttrs(ctx, slog.LevelError, "kafka request failed", slog.String("api", cl.h.name), slog.Any("err", err))
+		cl.srv.log.LogAttrs(ctx, slog.LevelError, "kafka request failed", slog.String("api", cl.h.name), slog.Any("err", err))
 	}
-	return e.Kafka
+	return cl.refuse(e.Kafka)
 }
 
-// refusal is code for an error that has no sentinel of the domain.
+// refuse is code for an error that has no sentinel of the domain.
 func (cl *call) refuse(code int16) int16 {
 	cl.failed = true
+	cl.srv.m.refusedWith(code)
 	return code
 }
 
@@ -99,7 +101,7 @@ const (
 // newHandlers is the table of what is served, and all that is advertised.
 // Produce is advertised from 0 and served from 3: librdkafka before 2.11 sends
 // nothing compressed unless 0 is in the range (KAFKA-18659).
-func newHandlers(m *metrics) handlers {
+func newHandlers(m *metrics) *handlers {
 	table := []*handler{
 		{key: 0, name: "Produce", min: 0, max: 11, accept: 3, flexible: 9, decode: decodeProduce, start: startProduce, ready: produceReady, answer: answerProduce, end: endProduce},
 		{key: 1, name: "Fetch", min: 4, max: 17, flexible: 12, maxBody: mediumBody, decode: decodeFetch, ready: fetchReady, answer: answerFetch, end: endFetch},
@@ -109,24 +111,40 @@ func newHandlers(m *metrics) handlers {
 		unary(handler{key: keyAPIVersions, name: "ApiVersions", min: 0, max: 4, flexible: 3, maxBody: smallBody}, kmsg.NewPtrApiVersionsRequest, apiVersions),
 		unary(handler{key: 19, name: "CreateTopics", min: 2, max: 7, flexible: 5, maxBody: mediumBody}, kmsg.NewPtrCreateTopicsRequest, createTopics),
 		unary(handler{key: 20, name: "DeleteTopics", min: 1, max: 6, flexible: 4, maxBody: smallBody}, kmsg.NewPtrDeleteTopicsRequest, deleteTopics),
+		unary(handler{key: 21, name: "DeleteRecords", min: 0, max: 2, flexible: 2, maxBody: mediumBody}, kmsg.NewPtrDeleteRecordsRequest, deleteRecords),
 		unary(handler{key: 22, name: "InitProducerId", min: 0, max: 4, flexible: 2, maxBody: smallBody}, kmsg.NewPtrInitProducerIDRequest, initProducerID),
+		unary(handler{key: 23, name: "OffsetForLeaderEpoch", min: 2, max: 4, flexible: 4, maxBody: mediumBody}, kmsg.NewPtrOffsetForLeaderEpochRequest, offsetForLeaderEpoch),
+		unary(handler{key: 32, name: "DescribeConfigs", min: 1, max: 4, flexible: 4, maxBody: smallBody}, kmsg.NewPtrDescribeConfigsRequest, describeConfigs),
+		unary(handler{key: 33, name: "AlterConfigs", min: 0, max: 2, flexible: 2, maxBody: smallBody}, kmsg.NewPtrAlterConfigsRequest, alterConfigs),
+		unary(handler{key: 35, name: "DescribeLogDirs", min: 1, max: 4, flexible: 2, maxBody: smallBody}, kmsg.NewPtrDescribeLogDirsRequest, describeLogDirs),
+		unary(handler{key: 37, name: "CreatePartitions", min: 0, max: 3, flexible: 2, maxBody: mediumBody}, kmsg.NewPtrCreatePartitionsRequest, createPartitions),
+		unary(handler{key: 44, name: "IncrementalAlterConfigs", min: 0, max: 1, flexible: 1, maxBody: smallBody}, kmsg.NewPtrIncrementalAlterConfigsRequest, incrementalAlterConfigs),
+		unary(handler{key: 60, name: "DescribeCluster", min: 0, max: 2, flexible: 0, maxBody: smallBody}, kmsg.NewPtrDescribeClusterRequest, describeCluster),
 	}
+	hs := &handlers{table: table}
 	for _, h := range table {
 		h.accept = max(h.accept, h.min)
 		h.metrics = m.api(h.name)
+		hs.byKey[h.key] = h
 	}
-	return table
+	return hs
 }
 
-// handlers is sorted by key.
-type handlers []*handler
+// maxKey is the highest key of an API that may be served.
+const maxKey = 63
 
-func (hs handlers) find(key int16) *handler {
-	i, ok := slices.BinarySearchFunc(hs, key, func(h *handler, key int16) int { return int(h.key) - int(key) })
-	if !ok {
+// handlers is the table, sorted by key.
+type handlers struct {
+	table []*handler
+	byKey [maxKey + 1]*handler
+}
+
+// find is the handler of a key, or nil.
+func (hs *handlers) find(key int16) *handler {
+	if key < 0 || int(key) >= len(hs.byKey) {
 		return nil
 	}
-	return hs[i]
+	return hs.byKey[key]
 }
 
 // unary completes h for an API that kmsg encodes whole and that is answered in
@@ -134,7 +152,7 @@ func (hs handlers) find(key int16) *handler {
 func unary[Q kmsg.Request](h handler, request func() Q, answer func(context.Context, *conn, *call, Q) kmsg.Response) *handler {
 	h.ordered = true
 	h.ready = func(context.Context, *conn, *call) bool { return true }
-	h.decode = func(cl *call, body []byte) error {
+	h.decode = func(_ *conn, cl *call, body []byte) error {
 		req := request()
 		req.SetVersion(cl.version)
 		cl.state = req

@@ -17,6 +17,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 	"go.uber.org/goleak"
 
+	"leat/auth"
 	"leat/broker"
 	"leat/storage/record"
 )
@@ -40,6 +41,9 @@ type setup struct {
 	opts     Options
 	configs  map[string]string
 	noBroker bool
+	// dir is the broker's directory, default a fresh one; authorizer is its.
+	dir        string
+	authorizer auth.Authorizer
 }
 
 // startDoor serves until the test ends.
@@ -49,9 +53,12 @@ func startDoor(t testing.TB, s setup) *door {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := &door{addr: ln.Addr().String(), dir: t.TempDir(), reg: prometheus.NewRegistry(), logs: new(syncBuffer)}
+	if s.dir == "" {
+		s.dir = t.TempDir()
+	}
+	d := &door{addr: ln.Addr().String(), dir: s.dir, reg: prometheus.NewRegistry(), logs: new(syncBuffer)}
 	if !s.noBroker {
-		s.opts.Broker = openBroker(t, d.dir, d.addr, s.configs)
+		s.opts.Broker = openBroker(t, d.addr, &s)
 	}
 	s.opts.Logger = slog.New(slog.NewTextHandler(d.logs, nil))
 	s.opts.Registerer = d.reg
@@ -71,7 +78,7 @@ func startDoor(t testing.TB, s setup) *door {
 	return d
 }
 
-func openBroker(t testing.TB, dir, addr string, configs map[string]string) *broker.Broker {
+func openBroker(t testing.TB, addr string, s *setup) *broker.Broker {
 	t.Helper()
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil {
@@ -81,7 +88,9 @@ func openBroker(t testing.TB, dir, addr string, configs map[string]string) *brok
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, err := broker.Open(context.Background(), broker.Options{Path: dir, Host: host, Port: int32(n), Configs: configs})
+	b, err := broker.Open(context.Background(), broker.Options{
+		Path: s.dir, Host: host, Port: int32(n), Configs: s.configs, Authorizer: s.authorizer,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -42,16 +42,17 @@ type splice struct {
 // output sends the responses of one connection. A response is a skeleton, in
 // buf, with sections spliced in that are not copied into the process where the
 // connection and the section allow it. It is used by one goroutine; the
-// counters are read by the janitor.
+// counters are read by the janitor and by the metrics.
 type output struct {
 	nc      net.Conn
-	m       *metrics
 	raw     syscall.RawConn // nil where the connection is not plain TCP
 	buf     *buffer
 	splices []splice
 
-	sent   atomic.Int64 // bytes sent
-	inside atomic.Bool  // a response has begun and not ended
+	sent    atomic.Int64 // bytes sent
+	spliced atomic.Int64 // of sections, by sendfile
+	copied  atomic.Int64 // of sections, through the process
+	inside  atomic.Bool  // a response has begun and not ended
 
 	// The splice under way in raw, kept here so that it costs no closure: the
 	// head that is left, then the bytes of the file that are.
@@ -64,8 +65,8 @@ type output struct {
 	err  error
 }
 
-func newOutput(nc net.Conn, m *metrics) *output {
-	o := &output{nc: nc, m: m}
+func newOutput(nc net.Conn) *output {
+	o := &output{nc: nc}
 	if tcp, ok := nc.(*net.TCPConn); ok {
 		if raw, err := tcp.SyscallConn(); err == nil {
 			o.raw = raw
@@ -101,7 +102,7 @@ func (o *output) put(s record.Section) error {
 	if err := readFull(s, o.buf.b[at:], 0); err != nil {
 		return err
 	}
-	o.m.viaCopy.Add(float64(n))
+	o.copied.Add(int64(n))
 	return nil
 }
 
@@ -153,11 +154,7 @@ func (o *output) flush() error {
 		s.section.Release()
 		from = s.at
 	}
-	if err := o.write(o.buf.b[from:]); err != nil {
-		return err
-	}
-	o.m.sent.Add(float64(size + 4))
-	return nil
+	return o.write(o.buf.b[from:])
 }
 
 // write sends p.
@@ -187,7 +184,7 @@ func (o *output) splice(head []byte, s record.Section) error {
 	if err := o.raw.Write(o.step); err != nil {
 		return err
 	}
-	o.m.viaSendfile.Add(float64(s.Len() - o.left))
+	o.spliced.Add(s.Len() - o.left)
 	if errors.Is(o.err, unix.EINVAL) || errors.Is(o.err, unix.ENOSYS) {
 		// The file system cannot do it.
 		return o.copy(s, s.Len()-o.left)
@@ -246,7 +243,7 @@ func (o *output) copy(s record.Section, from int64) error {
 		}
 		n, err := o.nc.Write(p)
 		o.sent.Add(int64(n))
-		o.m.viaCopy.Add(float64(n))
+		o.copied.Add(int64(n))
 		if err != nil {
 			return err
 		}

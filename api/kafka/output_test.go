@@ -97,13 +97,20 @@ func randomFetch(rng *rand.Rand, version int16) (*kmsg.FetchRequest, []broker.Fe
 	return req, results, want
 }
 
-func codeOf(err error) int16 { return api.Describe(err).Kafka }
+// encode answers req with the results, or with an error for all of it.
+func encode(t *testing.T, o *output, req *kmsg.FetchRequest, topError int16, results []broker.FetchResult) {
+	t.Helper()
+	fc := &fetchCall{refused: topError, results: results}
+	if err := fc.decode(new(interner), req.AppendTo(nil), req.Version); err != nil {
+		t.Fatal(err)
+	}
+	fc.encode(t.Context(), o, &call{version: req.Version, h: &handler{name: "Fetch"}, srv: New(Options{})})
+}
 
 // The answer that is encoded by hand is byte for byte what kmsg encodes, in
 // every version, with sections read in and spliced.
 func TestFetchEncodingEqualsKmsg(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
-	m := newMetrics(nil)
 	for version := int16(4); version <= 17; version++ {
 		for range 60 {
 			req, results, want := randomFetch(rng, version)
@@ -114,9 +121,9 @@ func TestFetchEncodingEqualsKmsg(t *testing.T) {
 				}
 			}
 			conn := new(writerConn)
-			o := newOutput(conn, m)
+			o := newOutput(conn)
 			o.begin(77, version >= 12)
-			encodeFetch(o, req, 0, results, codeOf)
+			encode(t, o, req, 0, results)
 			if err := o.flush(); err != nil {
 				t.Fatal(err)
 			}
@@ -144,9 +151,9 @@ func TestFetchTopLevelError(t *testing.T) {
 		req := kmsg.NewPtrFetchRequest()
 		req.Version = version
 		conn := new(writerConn)
-		o := newOutput(conn, newMetrics(nil))
+		o := newOutput(conn)
 		o.begin(1, version >= 12)
-		encodeFetch(o, req, api.KafkaFetchSessionIDNotFound, nil, codeOf)
+		encode(t, o, req, api.KafkaFetchSessionIDNotFound, nil)
 		if err := o.flush(); err != nil {
 			t.Fatal(err)
 		}
@@ -169,9 +176,9 @@ func TestFetchReadError(t *testing.T) {
 		broken.n = 100
 		results := []broker.FetchResult{{HighWatermark: 5, Section: broken}, {HighWatermark: 6, Section: memSection([]byte("good"))}}
 		conn := new(writerConn)
-		o := newOutput(conn, newMetrics(nil))
+		o := newOutput(conn)
 		o.begin(1, version >= 12)
-		encodeFetch(o, req, 0, results, codeOf)
+		encode(t, o, req, 0, results)
 		if err := o.flush(); err != nil {
 			t.Fatal(err)
 		}
@@ -231,7 +238,7 @@ func TestOutputSendfile(t *testing.T) {
 	data := randomBytes(rng, 9<<20)
 	f := dataFile(t, data)
 	server, client := tcpPair(t)
-	o := newOutput(server, newMetrics(nil))
+	o := newOutput(server)
 	o.begin(9, false)
 	want := binary.BigEndian.AppendUint32(nil, 9)
 	var sections []*testSection
@@ -285,7 +292,7 @@ func TestOutputShortSection(t *testing.T) {
 	cut := memSection(make([]byte, 50<<10))
 	cut.n = 60 << 10
 	for _, s := range []*testSection{fileSection(f, 60<<10, 50<<10), cut} {
-		o := newOutput(server, newMetrics(nil))
+		o := newOutput(server)
 		o.begin(1, false)
 		if err := o.put(s); err != nil {
 			t.Fatal(err)
@@ -305,7 +312,7 @@ func TestOutputAllocations(t *testing.T) {
 	server, client := tcpPair(t)
 	drained := make(chan struct{})
 	go func() { defer close(drained); _, _ = io.Copy(io.Discard, client) }()
-	o := newOutput(server, newMetrics(nil))
+	o := newOutput(server)
 	sections := make([]*testSection, 8)
 	for i := range sections {
 		sections[i] = fileSection(f, int64(i), 64<<10)

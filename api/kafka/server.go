@@ -13,6 +13,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"leat/auth"
 	"leat/broker"
 )
 
@@ -24,6 +25,9 @@ var ErrClosed = errors.New("kafka server is closed")
 type Options struct {
 	// Broker serves the requests.
 	Broker *broker.Broker
+	// Authorizer tells clients what they may do; the broker enforces it.
+	// Default auth.AllowAll.
+	Authorizer auth.Authorizer
 	// Logger gets what an operator must know; default none.
 	Logger *slog.Logger
 	// Registerer gets the metrics; default none.
@@ -31,6 +35,10 @@ type Options struct {
 	// MaxRequestBytes is the largest request in bytes, as Kafka's
 	// socket.request.max.bytes; default 100 MiB.
 	MaxRequestBytes int
+	// MaxInFlightBytes bounds the buffers of the requests that are being read,
+	// over all connections and but for one request; beyond it reading waits.
+	// Default 256 MiB.
+	MaxInFlightBytes int64
 	// MaxConnections bounds the open connections; more are closed at once.
 	// 0 means no bound but that of the file descriptors.
 	MaxConnections int
@@ -43,11 +51,17 @@ type Options struct {
 }
 
 func (o *Options) setDefaults() {
+	if o.Authorizer == nil {
+		o.Authorizer = auth.AllowAll{}
+	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	if o.MaxRequestBytes <= 0 {
 		o.MaxRequestBytes = 100 << 20
+	}
+	if o.MaxInFlightBytes <= 0 {
+		o.MaxInFlightBytes = 256 << 20
 	}
 	if o.MaxIdle <= 0 {
 		o.MaxIdle = 10 * time.Minute
@@ -62,10 +76,11 @@ type Server struct {
 	opts     Options
 	log      *slog.Logger
 	m        *metrics
-	handlers handlers
+	handlers *handlers
 	// newest answers ApiVersions requests of versions that are not known yet.
 	newest *handler
 	limit  logLimit
+	budget budget
 	// freed tells an accept loop that is out of descriptors that some came
 	// back.
 	freed chan struct{}
@@ -74,6 +89,7 @@ type Server struct {
 		listeners map[net.Listener]context.CancelFunc
 		conns     map[*conn]struct{}
 		closed    bool
+		ended     traffic // of the connections that are gone
 	}
 	serving sync.WaitGroup // calls of Serve
 }
@@ -81,7 +97,7 @@ type Server struct {
 // New makes a server. It starts nothing.
 func New(opts Options) *Server {
 	opts.setDefaults()
-	m := newMetrics(opts.Registerer)
+	m := newMetrics()
 	s := &Server{
 		opts: opts, log: opts.Logger.With(slog.String("component", "kafka")),
 		m: m, handlers: newHandlers(m), freed: make(chan struct{}, 1),
@@ -89,6 +105,10 @@ func New(opts Options) *Server {
 	s.newest = newestAPIVersions(s.handlers.find(keyAPIVersions))
 	s.mu.listeners = map[net.Listener]context.CancelFunc{}
 	s.mu.conns = map[*conn]struct{}{}
+	s.budget.max = opts.MaxInFlightBytes
+	if opts.Registerer != nil {
+		m.register(opts.Registerer, s)
+	}
 	return s
 }
 
@@ -212,6 +232,7 @@ func (s *Server) open(ctx context.Context, nc net.Conn, conns *sync.WaitGroup) {
 		c.cancel()
 		s.mu.Lock()
 		delete(s.mu.conns, c)
+		s.mu.ended.add(c)
 		s.mu.Unlock()
 		s.m.connections.Dec()
 		signal(s.freed)
@@ -222,6 +243,17 @@ func (s *Server) isClosed() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.mu.closed
+}
+
+// traffic adds up what all connections have moved.
+func (s *Server) traffic() traffic {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t := s.mu.ended
+	for c := range s.mu.conns {
+		t.add(c)
+	}
+	return t
 }
 
 // Shutdown stops accepting, lets the requests that have arrived be answered,

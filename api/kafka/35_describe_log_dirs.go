@@ -1,0 +1,63 @@
+package kafka
+
+import (
+	"context"
+
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"leat/api"
+)
+
+// DescribeLogDirs (key 35), versions 1 to 4.
+//
+// There is one directory, with the size of each partition that is asked for; a
+// null list of topics asks for all and an empty one for none. Topics and
+// partitions that do not exist are left out, as Kafka does.
+//
+//	v2  flexible
+//	v3  top-level error; before, an error is an answer without a directory
+//	v4  size and free space of the disk
+//
+// Left out: logs on their way from one directory to another.
+func describeLogDirs(ctx context.Context, c *conn, cl *call, req *kmsg.DescribeLogDirsRequest) kmsg.Response {
+	resp := kmsg.NewPtrDescribeLogDirsResponse()
+	// The broker gives whole topics and the rest is left out here, because a
+	// request may name very many partitions.
+	var refs map[string][]int32
+	wanted := map[topicPartition]bool{}
+	if req.Topics != nil {
+		refs = map[string][]int32{}
+	}
+	for i := range req.Topics {
+		refs[req.Topics[i].Topic] = nil
+		for _, p := range req.Topics[i].Partitions {
+			wanted[topicPartition{req.Topics[i].Topic, p}] = true
+		}
+	}
+	in, err := c.srv.opts.Broker.LogDirs(ctx, c.principal, refs)
+	if resp.ErrorCode = cl.code(ctx, err); resp.ErrorCode != api.KafkaNone {
+		return resp
+	}
+	dir := kmsg.NewDescribeLogDirsResponseDir()
+	dir.Dir, dir.TotalBytes, dir.UsableBytes = in.Path, in.Total, in.Usable
+	places := map[string]int{}
+	for i := range in.Logs {
+		l := &in.Logs[i]
+		if refs != nil && !wanted[topicPartition{l.Topic, l.Partition}] {
+			continue
+		}
+		place, ok := places[l.Topic]
+		if !ok {
+			place = len(dir.Topics)
+			places[l.Topic] = place
+			t := kmsg.NewDescribeLogDirsResponseDirTopic()
+			t.Topic = l.Topic
+			dir.Topics = append(dir.Topics, t)
+		}
+		p := kmsg.NewDescribeLogDirsResponseDirTopicPartition()
+		p.Partition, p.Size, p.OffsetLag = l.Partition, l.Size, l.Lag
+		dir.Topics[place].Partitions = append(dir.Topics[place].Partitions, p)
+	}
+	resp.Dirs = append(resp.Dirs, dir)
+	return resp
+}
