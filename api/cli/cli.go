@@ -30,17 +30,29 @@ func count[N int | int32 | int64](n N, noun string) string {
 // Commands are the client's commands, to be embedded in main's command line. Each has a Run method that kong calls
 // with what main binds: the context, the IO, and the variables.
 type Commands struct {
-	Produce ProduceCmd `cmd:"" help:"Write a record a line from stdin to a topic."`
-	Consume ConsumeCmd `cmd:"" help:"Print the records of a topic."`
-	Topic   TopicCmd   `cmd:"" help:"Create, list, describe and delete topics."`
-	Version VersionCmd `cmd:"" help:"Print the version."`
+	Produce    ProduceCmd    `cmd:"" help:"Write a record a line from stdin to a topic."`
+	Consume    ConsumeCmd    `cmd:"" help:"Print the records of a topic."`
+	Topic      TopicCmd      `cmd:"" help:"Create, list, describe, alter and delete topics."`
+	Partition  PartitionCmd  `cmd:"" help:"List partitions and delete records from them."`
+	Cluster    ClusterCmd    `cmd:"" help:"Show the nodes and their configs, and change those."`
+	Bench      BenchCmd      `cmd:"" help:"Put load on a server and measure."`
+	Completion CompletionCmd `cmd:"" help:"Print a script that teaches a shell to complete this command line."`
+	Version    VersionCmd    `cmd:"" help:"Print the version."`
 }
 
 // VersionCmd prints the version of the program.
-type VersionCmd struct{}
+type VersionCmd struct {
+	JSON bool `env:"-" help:"Print one JSON object."`
+}
 
 // Run prints one line, for example `leat v0.1.0`. The version is kong's variable of that name, which main sets.
 func (c *VersionCmd) Run(std IO, vars kong.Vars) error {
+	ignoreSIGPIPE()
+	if c.JSON {
+		return quiet(writeJSON(std.Out, struct {
+			Version string `json:"version"`
+		}{vars["version"]}))
+	}
 	_, err := fmt.Fprintln(std.Out, "leat", vars["version"])
 	return quiet(err)
 }

@@ -7,52 +7,132 @@ import (
 	"net"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
 const (
-	dialTimeout  = 3 * time.Second  // for one TCP connection
-	helloTimeout = 5 * time.Second  // for the first answer of a server that accepted
-	adminTimeout = 60 * time.Second // for an admin request; creating 10,000 partitions takes seconds
+	dialTimeout  = 3 * time.Second  // for one TCP connection of the client, which tries again
+	readOverhead = 10 * time.Second // for one answer, beyond what the request itself allows; the client tries again
 	graceTimeout = 5 * time.Second  // for records in flight after Ctrl-C or a failure
 )
 
-// Connection is the flag that every client command has.
+// Connection holds the flags that every client command has.
 type Connection struct {
-	Server string `default:"127.0.0.1:9092" env:"LEAT_SERVER" placeholder:"HOST:PORT" help:"Kafka address of the server (default ${default})."`
+	Server  string        `default:"127.0.0.1:9092" env:"LEAT_SERVER" placeholder:"HOST:PORT" help:"Kafka address of the server (default ${default})."`
+	Timeout time.Duration `default:"30s" env:"-" placeholder:"TIME" help:"How long to wait for a server that does not answer (default ${default})."`
 }
 
-// open connects and waits for the first answer, so that a server that is down, or is no Kafka server, is an error within
-// seconds and not a retry without end. The caller closes the client.
-func (c Connection) open(ctx context.Context, opts ...kgo.Opt) (*kgo.Client, error) {
+// session is a client, the admin form of it, and the words of the command that has it.
+type session struct {
+	*kgo.Client
+	admin *kadm.Client
+	std   IO
+	lines *statusLine // is std.Err
+	watch *watch
+}
+
+// Close ends the session; nothing is said after it.
+func (s *session) Close() {
+	s.watch.stop()
+	s.Client.Close()
+}
+
+var (
+	errInterrupted = errors.New("interrupted")
+	errTimeout     = errors.New("timeout")
+)
+
+// open connects and waits for the first answer, so that a server that is down, or is no Kafka server, is an error and not
+// a retry without end: at once if the connection is refused, after --timeout if nothing answers. The caller closes the session.
+func (c Connection) open(ctx context.Context, std IO, patience string, opts ...kgo.Opt) (*session, error) {
 	if _, _, err := net.SplitHostPort(c.Server); err != nil {
 		return nil, usagef("--server %q is not HOST:PORT", c.Server)
 	}
-	dialer := &net.Dialer{Timeout: dialTimeout}
-	conn, err := dialer.DialContext(ctx, "tcp", c.Server)
+	if c.Timeout <= 0 {
+		return nil, usagef("--timeout %s: want more than 0", c.Timeout)
+	}
+	ignoreSIGPIPE()
+	s := &session{lines: newStatusLine(std.Err), std: std}
+	s.std.Err = s.lines
+	s.watch = newWatch(s.std, c.silence(), patience)
+	client, err := c.connect(ctx, s.watch, opts)
 	if err != nil {
-		return nil, fmt.Errorf("no server at %s: %w", c.Server, dialReason(err))
+		s.watch.stop()
+		return nil, err
+	}
+	s.Client, s.admin = client, kadm.NewClient(client)
+	s.admin.SetTimeoutMillis(int32(min(c.Timeout, time.Hour).Milliseconds()))
+	return s, nil
+}
+
+// silence is how long a server may say nothing before the user is told.
+func (c Connection) silence() time.Duration { return min(3*time.Second, c.Timeout/2) }
+
+// waiting is what is said of a server that does not answer by a command that gives up in the end.
+func (c Connection) waiting() string { return fmt.Sprintf("waiting up to %s", c.Timeout) }
+
+func (c Connection) connect(ctx context.Context, w *watch, opts []kgo.Opt) (*kgo.Client, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, c.Timeout, errTimeout)
+	defer cancel()
+	w.asked(c.Server)
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", c.Server)
+	if err != nil {
+		return nil, c.explain(ctx, fmt.Errorf("no server at %s: %w", c.Server, dialReason(err)))
 	}
 	if err := conn.Close(); err != nil {
 		return nil, fmt.Errorf("close the first connection to %s: %w", c.Server, err)
 	}
 	opts = append([]kgo.Opt{
-		kgo.SeedBrokers(c.Server), kgo.ClientID("leat-cli"), kgo.DialTimeout(dialTimeout),
+		kgo.SeedBrokers(c.Server), kgo.ClientID("leat-cli"), kgo.DialTimeout(dialTimeout), kgo.WithHooks(w),
+		kgo.RequestTimeoutOverhead(max(time.Second, min(readOverhead, c.Timeout))),
 		kgo.DisableClientMetrics(), // they would only cost requests
 	}, opts...)
 	client, err := kgo.NewClient(opts...)
 	if err != nil {
 		return nil, fmt.Errorf("set up the client: %w", err)
 	}
-	hello, cancel := context.WithTimeout(ctx, helloTimeout)
-	defer cancel()
-	if err := client.Ping(hello); err != nil {
+	for {
+		err := client.Ping(ctx)
+		if err == nil {
+			return client, nil
+		}
+		if slow, ok := errors.AsType[net.Error](err); ok && slow.Timeout() && ctx.Err() == nil {
+			continue
+		}
 		client.Close()
-		return nil, fmt.Errorf("%s does not answer as a Kafka server: %w", c.Server, err)
+		return nil, c.explain(ctx, fmt.Errorf("%s does not answer as a Kafka server: %w", c.Server, err))
 	}
-	return client, nil
+}
+
+// ask opens a session, gives it to do for as long as --timeout allows, and closes it.
+func (c Connection) ask(ctx context.Context, std IO, do func(context.Context, *session) error) error {
+	s, err := c.open(ctx, std, c.waiting())
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	return c.within(ctx, func(ctx context.Context) error { return do(ctx, s) })
+}
+
+// within gives do the time of --timeout, and explains how it failed.
+func (c Connection) within(ctx context.Context, do func(context.Context) error) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, c.Timeout, errTimeout)
+	defer cancel()
+	return c.explain(ctx, do(ctx))
+}
+
+// explain turns an error that only says that ctx ended into what happened. What a server answered stands.
+func (c Connection) explain(ctx context.Context, err error) error {
+	if _, answered := errors.AsType[*kerr.Error](err); err == nil || answered || ctx.Err() == nil {
+		return err
+	}
+	if errors.Is(context.Cause(ctx), errTimeout) {
+		return fmt.Errorf("%s did not answer within %s (--timeout)", c.Server, c.Timeout)
+	}
+	return errInterrupted
 }
 
 // dialReason is the cause inside a net.OpError, whose text would repeat the address.
@@ -66,18 +146,25 @@ func dialReason(err error) error {
 // errNoTopic is a topic that the server does not have.
 var errNoTopic = errors.New("no such topic")
 
+// existing finds a topic that has to be there.
+func (c Connection) existing(ctx context.Context, client *session, name string) (kmsg.MetadataResponseTopic, error) {
+	topic, err := findTopic(ctx, client, name, false)
+	if errors.Is(err, errNoTopic) {
+		err = fmt.Errorf("%w at %s", err, c.Server)
+	}
+	return topic, err
+}
+
 // findTopic asks for one topic. With create, a server that creates topics on demand does so.
-// It answers at once when the topic is not there, and waits up to helloTimeout for a topic that is being made.
-func findTopic(ctx context.Context, client *kgo.Client, name string, create bool) (kmsg.MetadataResponseTopic, error) {
-	ctx, cancel := context.WithTimeout(ctx, helloTimeout)
-	defer cancel()
+// It answers at once when the topic is not there, and waits until ctx ends for a topic that is being made.
+func findTopic(ctx context.Context, client *session, name string, create bool) (kmsg.MetadataResponseTopic, error) {
 	for {
 		req := kmsg.NewPtrMetadataRequest()
 		asked := kmsg.NewMetadataRequestTopic()
 		asked.Topic = &name
 		req.Topics = append(req.Topics, asked)
 		req.AllowAutoTopicCreation = create
-		resp, err := req.RequestWith(ctx, client)
+		resp, err := req.RequestWith(ctx, client.Client)
 		if err != nil {
 			return kmsg.MetadataResponseTopic{}, fmt.Errorf("topic %s: %w", name, err)
 		}
@@ -98,8 +185,24 @@ func findTopic(ctx context.Context, client *kgo.Client, name string, create bool
 		select {
 		case <-ctx.Done():
 			retry.Stop()
-			return topic, fmt.Errorf("topic %s has no leader yet: %w", name, context.Cause(ctx))
+			return topic, fmt.Errorf("topic %s has no leader: %w", name, kerr.LeaderNotAvailable)
 		case <-retry.C:
 		}
 	}
+}
+
+// inTopic refuses a partition that the topic does not have; -1 stands for all.
+func inTopic(topic kmsg.MetadataResponseTopic, partition int32) error {
+	if int(partition) >= len(topic.Partitions) {
+		return fmt.Errorf("topic %s has partitions 0 to %d, not %d", *topic.Topic, len(topic.Partitions)-1, partition)
+	}
+	return nil
+}
+
+// checkPartition refuses a --partition that cannot be meant.
+func checkPartition(partition int32) error {
+	if partition < -1 {
+		return usagef("--partition %d: partitions count from 0", partition)
+	}
+	return nil
 }

@@ -5,145 +5,49 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
-	"slices"
+	"strconv"
 	"time"
 
-	"github.com/twmb/franz-go/pkg/kadm"
-	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
-	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-const (
-	outBuffer    = 256 << 10
-	stallTimeout = 30 * time.Second // with --exit-at-end: how long a server may give nothing of what it said it has
-)
+const outBuffer = 256 << 10
 
 // ConsumeCmd prints the records of a topic.
 type ConsumeCmd struct {
 	Connection
-	Topic     string `arg:"" help:"Topic to read."`
-	From      string `env:"-" default:"earliest" placeholder:"WHERE" help:"Where to begin: earliest (default), latest, an offset (with --partition), or ts:MS, a time in milliseconds since 1970."`
-	Partition int32  `env:"-" default:"-1" placeholder:"N" help:"Read only this partition; by default all."`
-	Max       int64  `env:"-" placeholder:"N" help:"Stop after N records."`
-	ExitAtEnd bool   `env:"-" help:"Stop after the last record that was there at the start."`
-	JSON      bool   `env:"-" help:"Print each record as one line of JSON with its key, offset, timestamp and headers; by default the value and a newline."`
-	Group     string `env:"-" hidden:"" help:"Consumer group."`
+	Reporting
+	Topic     string        `arg:"" help:"Topic to read."`
+	From      string        `env:"-" default:"earliest" placeholder:"WHERE" help:"Where to begin: earliest (default), latest, an offset (with --partition), ts:TIME (milliseconds since 1970, or as 2026-01-31T12:00:00Z), or tail:N, N records before the end of each partition."`
+	Partition int32         `env:"-" default:"-1" placeholder:"N" help:"Read only this partition; by default all."`
+	Max       int64         `env:"-" placeholder:"N" help:"Stop after N records."`
+	ExitAtEnd bool          `env:"-" help:"Stop after the last record that was there at the start."`
+	JSON      bool          `env:"-" help:"Print each record as one line of JSON with its key, offset, timestamp and headers; by default the value and a newline."`
+	Refresh   time.Duration `name:"metadata-max-age" env:"-" default:"10s" placeholder:"TIME" help:"How often to look for new partitions of the topic (default ${default})."`
+	Form      textForm      `embed:""`
+	Group     string        `env:"-" hidden:"" help:"Consumer group."`
+}
+
+// Help is what `leat consume --help` says beyond its flags.
+func (c *ConsumeCmd) Help() string {
+	return `Without --max and --exit-at-end it waits for more until Ctrl-C, which is success; a server that goes away
+meanwhile is waited for. With them, Ctrl-C before the end is exit code 1. A reader of stdout that goes away
+(| head) is success. In text, a null value looks like an empty one unless --print-key is given: then the
+separator is missing after the key, as "leat produce --key-separator S --tombstone" reads it.`
 }
 
 // Run prints records until it has what it was asked for, the reader goes away or ctx ends.
 func (c *ConsumeCmd) Run(ctx context.Context, std IO) error {
-	from, err := parseStart(c.From)
 	switch {
-	case err != nil:
-		return err
 	case c.Group != "":
 		return usagef("this version of leat has no consumer groups: leave --group out")
 	case c.Max < 0:
 		return usagef("--max %d: want at least 1", c.Max)
-	case c.Partition < -1:
-		return usagef("--partition %d: partitions count from 0", c.Partition)
+	case c.Refresh <= 0:
+		return usagef("--metadata-max-age %s: want more than 0", c.Refresh)
+	case c.JSON && c.Form.any():
+		return usagef("--json prints everything: leave the --print flags out")
 	}
-	ignoreSIGPIPE()
-	admin, err := c.open(ctx)
-	if err != nil {
-		return err
-	}
-	defer admin.Close()
-	spans, err := c.spans(ctx, admin, from)
-	if err != nil {
-		return err
-	}
-	if c.ExitAtEnd {
-		spans = slices.DeleteFunc(spans, func(s span) bool { return s.next >= s.end })
-		if len(spans) == 0 {
-			return nil
-		}
-	}
-	offsets := map[int32]kgo.Offset{}
-	for _, s := range spans {
-		offsets[s.partition] = kgo.NewOffset().At(s.next)
-	}
-	client, err := c.open(ctx,
-		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{c.Topic: offsets}),
-		kgo.ConsumeResetOffset(kgo.NoResetOffset()), // a record that retention took away is an error, not a jump
-		kgo.KeepRetryableFetchErrors(),
-	)
-	if err != nil {
-		return err
-	}
-	defer client.Close()
-	return c.print(ctx, client, spans, std)
-}
-
-// spans finds out what each wanted partition holds and where to begin.
-func (c *ConsumeCmd) spans(ctx context.Context, client *kgo.Client, from start) ([]span, error) {
-	topic, err := findTopic(ctx, client, c.Topic, false)
-	if errors.Is(err, errNoTopic) {
-		return nil, fmt.Errorf("%w at %s", err, c.Server)
-	}
-	if err != nil {
-		return nil, err
-	}
-	if int(c.Partition) >= len(topic.Partitions) {
-		return nil, fmt.Errorf("topic %s has partitions 0 to %d, not %d", c.Topic, len(topic.Partitions)-1, c.Partition)
-	}
-	ctx, cancel := context.WithTimeout(ctx, adminTimeout)
-	defer cancel()
-	spans, err := topicSpans(ctx, kadm.NewClient(client), topic, from)
-	if err != nil {
-		return nil, err
-	}
-	if c.Partition >= 0 {
-		spans = slices.DeleteFunc(spans, func(s span) bool { return s.partition != c.Partition })
-	}
-	return plan(from, spans)
-}
-
-// topicSpans asks for the bounds of every partition, and for the offsets of a time if from is one.
-func topicSpans(ctx context.Context, admin *kadm.Client, topic kmsg.MetadataResponseTopic, from start) ([]span, error) {
-	name := *topic.Topic
-	first, err := listed(admin.ListStartOffsets(ctx, name))
-	if err != nil {
-		return nil, fmt.Errorf("first offsets of %s: %w", name, err)
-	}
-	end, err := listed(admin.ListEndOffsets(ctx, name))
-	if err != nil {
-		return nil, fmt.Errorf("end offsets of %s: %w", name, err)
-	}
-	var at kadm.ListedOffsets
-	if from.kind == fromTime {
-		if at, err = listed(admin.ListOffsetsAfterMilli(ctx, from.value, name)); err != nil {
-			return nil, fmt.Errorf("offsets of %s at %d: %w", name, from.value, err)
-		}
-	}
-	spans := make([]span, 0, len(topic.Partitions))
-	for _, p := range topic.Partitions {
-		f, okFirst := first.Lookup(name, p.Partition)
-		e, okEnd := end.Lookup(name, p.Partition)
-		if !okFirst || !okEnd {
-			return nil, fmt.Errorf("the server gave no offsets for partition %d of %s", p.Partition, name)
-		}
-		s := span{partition: p.Partition, first: f.Offset, end: e.Offset, atTimestamp: -1}
-		if o, ok := at.Lookup(name, p.Partition); ok {
-			s.atTimestamp = o.Offset
-		}
-		spans = append(spans, s)
-	}
-	return spans, nil
-}
-
-// listed joins the two ways in which kadm reports that offsets are missing.
-func listed(offsets kadm.ListedOffsets, err error) (kadm.ListedOffsets, error) {
-	if err != nil {
-		return nil, err
-	}
-	return offsets, offsets.Error()
-}
-
-// print writes what the client fetches until it is done.
-func (c *ConsumeCmd) print(ctx context.Context, client *kgo.Client, spans []span, std IO) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	watching := make(chan struct{})
 	go func() {
@@ -152,125 +56,160 @@ func (c *ConsumeCmd) print(ctx context.Context, client *kgo.Client, spans []span
 	}()
 	defer func() { cancel(nil); <-watching }()
 
+	r := &reader{
+		Connection: c.Connection, topic: c.Topic, from: c.From, partition: c.Partition,
+		max: c.Max, bounded: c.ExitAtEnd, refresh: c.Refresh,
+	}
+	if err := r.open(ctx, std); err != nil {
+		if errors.Is(err, errInterrupted) && !c.ExitAtEnd && c.Max == 0 {
+			return nil
+		}
+		return unlessGone(ctx, err)
+	}
+	defer r.close()
+	status := c.progress(r.session, "consumed", "records", true)
+	defer status.stop()
 	out := bufio.NewWriterSize(std.Out, outBuffer)
-	p := newPrinter(out, c, spans)
-	for !p.done() {
-		fetches, err := c.poll(ctx, client)
-		if err != nil {
-			return errors.Join(quiet(out.Flush()), err)
-		}
-		if fetches.IsClientClosed() || ctx.Err() != nil {
-			break
-		}
-		for iter := fetches.RecordIter(); !iter.Done() && !p.done(); {
-			if err := p.print(iter.Next()); err != nil {
-				return quiet(err)
-			}
-		}
-		// What came with an error is printed first.
-		if err := fetchError(fetches); err != nil {
-			return errors.Join(quiet(out.Flush()), err)
-		}
-		if err := out.Flush(); err != nil {
-			return quiet(err)
-		}
-		if finished := p.takeFinished(); len(finished) > 0 {
-			client.RemoveConsumePartitions(map[string][]int32{c.Topic: finished})
-		}
-	}
-	if err := out.Flush(); err != nil {
-		return quiet(err)
-	}
-	if c.ExitAtEnd && !p.done() && !errors.Is(context.Cause(ctx), errReaderGone) {
-		return errors.New("interrupted before the end")
-	}
-	return nil
+	form := c.Form.appender(c.JSON)
+	var line []byte // reused
+	err := r.run(ctx, func(record *kgo.Record) error {
+		line = append(form(line[:0], record), '\n')
+		status.add(int64(len(record.Key) + len(record.Value)))
+		_, err := out.Write(line)
+		return err
+	}, out.Flush)
+	return unlessGone(ctx, err)
 }
 
 var errReaderGone = errors.New("the reader of stdout went away")
 
-// poll waits for records. With --exit-at-end the records are known to be there, so nothing for stallTimeout is an error.
-func (c *ConsumeCmd) poll(ctx context.Context, client *kgo.Client) (kgo.Fetches, error) {
-	if !c.ExitAtEnd {
-		return client.PollFetches(ctx), nil
+// unlessGone turns what happened after the reader went away into success.
+func unlessGone(ctx context.Context, err error) error {
+	if errors.Is(context.Cause(ctx), errReaderGone) {
+		return nil
 	}
-	limited, cancel := context.WithTimeout(ctx, stallTimeout)
-	defer cancel()
-	fetches := client.PollFetches(limited)
-	if limited.Err() != nil && ctx.Err() == nil && fetches.NumRecords() == 0 {
-		return nil, fmt.Errorf("%s gave no record for %s, before the end", c.Server, stallTimeout)
-	}
-	return fetches, nil
+	return quiet(err)
 }
 
-// fetchError is the first error that ends the command. A change of leader, for one, does not: the client retries it.
-func fetchError(fetches kgo.Fetches) error {
-	for _, e := range fetches.Errors() {
-		gone := errors.Is(e.Err, kerr.UnknownTopicOrPartition) || errors.Is(e.Err, kerr.UnknownTopicID)
-		ended := errors.Is(e.Err, context.Canceled) || errors.Is(e.Err, context.DeadlineExceeded)
-		if ended || kerr.IsRetriable(e.Err) && !gone {
-			continue
+// textForm says what stands before the value in a line of text, in the order of Kafka's console consumer.
+type textForm struct {
+	PrintTimestamp bool   `env:"-" help:"Print the timestamp, in milliseconds since 1970, before the value."`
+	PrintPartition bool   `env:"-" help:"Print the partition before the value."`
+	PrintOffset    bool   `env:"-" help:"Print the offset before the value."`
+	PrintHeaders   bool   `env:"-" help:"Print the headers before the value, as K=V,K=V."`
+	PrintKey       bool   `env:"-" help:"Print the key before the value."`
+	KeySeparator   string `env:"-" default:"\\t" placeholder:"S" help:"What stands between them (default ${default}, a tab)."`
+}
+
+func (f textForm) any() bool {
+	return f.PrintTimestamp || f.PrintPartition || f.PrintOffset || f.PrintHeaders || f.PrintKey
+}
+
+// appender returns the function that appends a record as a line without its LF.
+func (f textForm) appender(json bool) func(dst []byte, r *kgo.Record) []byte {
+	if json {
+		return appendRecord
+	}
+	separator := unescape(f.KeySeparator)
+	return func(dst []byte, r *kgo.Record) []byte {
+		if f.PrintTimestamp {
+			dst = append(strconv.AppendInt(dst, r.Timestamp.UnixMilli(), 10), separator...)
 		}
-		return fmt.Errorf("read partition %d of %s: %w", e.Partition, e.Topic, e.Err)
+		if f.PrintPartition {
+			dst = append(strconv.AppendInt(dst, int64(r.Partition), 10), separator...)
+		}
+		if f.PrintOffset {
+			dst = append(strconv.AppendInt(dst, r.Offset, 10), separator...)
+		}
+		if f.PrintHeaders {
+			dst = append(appendTextHeaders(dst, r.Headers), separator...)
+		}
+		if f.PrintKey {
+			dst = append(dst, r.Key...)
+			if r.Value == nil {
+				return dst
+			}
+			dst = append(dst, separator...)
+		}
+		return append(dst, r.Value...)
 	}
-	return nil
 }
 
-// printer writes records in the form asked for and knows when there is nothing left to print. It does no network I/O.
-type printer struct {
-	out      *bufio.Writer
-	json     bool
-	left     int64           // records still to print
-	ends     map[int32]int64 // with --exit-at-end: where each partition ends that is not there yet
+// appendTextHeaders appends K=V,K=V; a null value has no '='.
+func appendTextHeaders(dst []byte, headers []kgo.RecordHeader) []byte {
+	for i, h := range headers {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = append(dst, h.Key...)
+		if h.Value != nil {
+			dst = append(append(dst, '='), h.Value...)
+		}
+	}
+	return dst
+}
+
+// bounds decides which records count and when there is nothing left to read. It does no network I/O.
+type bounds struct {
+	limited  bool
+	left     int64 // records still to read, if limited
 	bounded  bool
+	ends     map[int32]int64 // if bounded: where each partition ends that is not there yet
 	finished []int32
-	line     []byte // reused
 }
 
-func newPrinter(out *bufio.Writer, c *ConsumeCmd, spans []span) *printer {
-	p := &printer{out: out, json: c.JSON, left: c.Max, bounded: c.ExitAtEnd, ends: map[int32]int64{}}
-	if c.Max == 0 {
-		p.left = math.MaxInt64
-	}
+func newBounds(most int64, bounded bool, spans []span) *bounds {
+	b := &bounds{limited: most > 0, left: most, bounded: bounded, ends: map[int32]int64{}}
 	for _, s := range spans {
-		if p.bounded && s.next < s.end {
-			p.ends[s.partition] = s.end
+		if bounded && s.next < s.end {
+			b.ends[s.partition] = s.end
 		}
 	}
-	return p
+	return b
 }
 
-func (p *printer) done() bool { return p.left == 0 || p.bounded && len(p.ends) == 0 }
+func (b *bounds) done() bool { return b.limited && b.left == 0 || b.bounded && len(b.ends) == 0 }
 
 // takeFinished returns the partitions that reached their end since the last call.
-func (p *printer) takeFinished() []int32 {
-	finished := p.finished
-	p.finished = nil
+func (b *bounds) takeFinished() []int32 {
+	finished := b.finished
+	b.finished = nil
 	return finished
 }
 
-// print writes one record, unless it lies past the end.
-func (p *printer) print(r *kgo.Record) error {
-	if p.bounded {
-		end, open := p.ends[r.Partition]
+// take tells whether a record counts; one past the end does not, nor does a control record, which only marks a place.
+func (b *bounds) take(partition int32, offset int64, control bool) bool {
+	if b.bounded {
+		end, open := b.ends[partition]
 		if !open {
-			return nil
+			return false
 		}
-		if r.Offset+1 >= end {
-			delete(p.ends, r.Partition)
-			p.finished = append(p.finished, r.Partition)
+		if offset+1 >= end {
+			delete(b.ends, partition)
+			b.finished = append(b.finished, partition)
 		}
-		if r.Offset >= end { // the last records before the end are gone (compaction)
-			return nil
+		if offset >= end { // the last records before the end are gone (compaction)
+			return false
 		}
 	}
-	p.left--
-	if p.json {
-		p.line = appendRecord(p.line[:0], r)
-	} else {
-		p.line = append(p.line[:0], r.Value...)
+	if control {
+		return false
 	}
-	p.line = append(p.line, '\n')
-	_, err := p.out.Write(p.line)
-	return err
+	if b.limited {
+		b.left--
+	}
+	return true
+}
+
+// interrupted says what is missing when the command was told where to stop and did not get there.
+func (b *bounds) interrupted(most int64) error {
+	switch {
+	case b.done():
+		return nil
+	case b.bounded:
+		return errors.New("interrupted before the end")
+	case b.limited:
+		return fmt.Errorf("interrupted after %d of %s", most-b.left, count(most, "record"))
+	}
+	return nil
 }

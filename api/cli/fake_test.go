@@ -23,8 +23,13 @@ type fake struct {
 	addr       string
 	autoCreate int                     // partitions of a topic created on demand; 0 refuses
 	refuse     func(n int) *kerr.Error // answer to the nth produce request, from 1; nil accepts
+	fetched    chan struct{}           // has room for one, which is put there by a fetch
+	restart    func(t *testing.T)      // starts to listen again, after leave
 	mu         struct {
 		sync.Mutex
+		configs  map[string]map[string]string // by resource: "topic t", "node 1", "node "
+		left     chan struct{}                // closed to end all connections
+		silent   bool                         // requests get no answer
 		topics   map[string][]*fakeLog
 		produces int
 		acks     []int16
@@ -35,46 +40,79 @@ type fake struct {
 // fakeLog is one partition.
 type fakeLog struct {
 	batches [][]byte // with offsets
+	first   int64
 	next    int64
 }
 
 func newFake(t *testing.T) *fake {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	f := &fake{addr: listener.Addr().String()}
+	f := &fake{addr: "127.0.0.1:0", fetched: make(chan struct{}, 1)}
 	f.mu.topics = map[string][]*fakeLog{}
+	f.mu.configs = map[string]map[string]string{}
 	f.mu.changed = make(chan struct{})
-	done := make(chan struct{})
 	var conns sync.WaitGroup
-	conns.Go(func() {
-		for {
-			conn, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			conns.Go(func() {
-				stop := make(chan struct{})
-				go func() {
-					select {
-					case <-done:
-					case <-stop:
-					}
-					_ = conn.Close()
-				}()
-				f.serve(conn, done)
-				close(stop)
-			})
+	f.restart = func(t *testing.T) {
+		t.Helper()
+		listener, err := net.Listen("tcp", f.addr)
+		if err != nil {
+			t.Fatal(err)
 		}
-	})
+		f.addr = listener.Addr().String()
+		left := make(chan struct{})
+		f.mu.Lock()
+		f.mu.left = left
+		f.mu.Unlock()
+		conns.Go(func() {
+			<-left
+			_ = listener.Close()
+		})
+		conns.Go(func() { f.accept(listener, left, &conns) })
+	}
+	f.restart(t)
 	t.Cleanup(func() {
-		close(done)
-		_ = listener.Close()
+		f.leave()
 		conns.Wait()
 	})
 	return f
+}
+
+// leave closes the port and every connection, as a server that is killed.
+func (f *fake) leave() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	select {
+	case <-f.mu.left:
+	default:
+		close(f.mu.left)
+	}
+}
+
+// silence makes the server leave requests unanswered, or answer those to come.
+func (f *fake) silence(silent bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.mu.silent = silent
+}
+
+func (f *fake) accept(listener net.Listener, left <-chan struct{}, conns *sync.WaitGroup) {
+	for {
+		conn, err := listener.Accept()
+		if err != nil {
+			return
+		}
+		conns.Go(func() {
+			stop := make(chan struct{})
+			go func() {
+				select {
+				case <-left:
+				case <-stop:
+				}
+				_ = conn.Close()
+			}()
+			f.serve(conn, left)
+			close(stop)
+		})
+	}
 }
 
 // create makes a topic.
@@ -124,8 +162,11 @@ func (f *fake) serve(conn net.Conn, done <-chan struct{}) {
 			return
 		}
 		resp := f.answer(req, done)
-		if resp == nil {
-			continue // acks=0
+		f.mu.Lock()
+		silent := f.mu.silent
+		f.mu.Unlock()
+		if resp == nil || silent { // nil: acks=0
+			continue
 		}
 		out := binary.BigEndian.AppendUint32(make([]byte, 4), uint32(correlation))
 		if resp.IsFlexible() && resp.Key() != 18 {
@@ -154,7 +195,9 @@ func (f *fake) answer(req kmsg.Request, done <-chan struct{}) kmsg.Response {
 		if req.Version > 0 {
 			versions.ErrorCode = kerr.UnsupportedVersion.Code
 		}
-		for key, highest := range map[int16]int16{0: 9, 1: 11, 2: 7, 3: 12, 18: 0, 19: 5, 20: 4, 22: 4} {
+		for key, highest := range map[int16]int16{
+			0: 9, 1: 11, 2: 7, 3: 12, 18: 0, 19: 5, 20: 4, 21: 2, 22: 4, 32: 4, 35: 4, 37: 3, 44: 1,
+		} {
 			versions.ApiKeys = append(versions.ApiKeys, kmsg.ApiVersionsResponseApiKey{ApiKey: key, MaxVersion: highest})
 		}
 	case *kmsg.MetadataRequest:
@@ -181,6 +224,8 @@ func (f *fake) answer(req kmsg.Request, done <-chan struct{}) kmsg.Response {
 			f.wakeLocked()
 			resp.(*kmsg.DeleteTopicsResponse).Topics = append(resp.(*kmsg.DeleteTopicsResponse).Topics, deleted)
 		}
+	default:
+		f.administerLocked(req, resp)
 	}
 	return resp
 }
@@ -190,6 +235,8 @@ func (f *fake) metadataLocked(req *kmsg.MetadataRequest, resp *kmsg.MetadataResp
 	number, _ := strconv.Atoi(port)
 	resp.Brokers = []kmsg.MetadataResponseBroker{{NodeID: 1, Host: host, Port: int32(number)}}
 	resp.ControllerID = 1
+	cluster := "fake"
+	resp.ClusterID = &cluster
 	var names []string
 	if req.Topics == nil {
 		for name := range f.mu.topics {
@@ -294,7 +341,7 @@ func (f *fake) offsetsLocked(req *kmsg.ListOffsetsRequest, resp *kmsg.ListOffset
 			case log == nil:
 				answer.ErrorCode = kerr.UnknownTopicOrPartition.Code
 			case p.Timestamp == -2:
-				answer.Offset = 0
+				answer.Offset = log.first
 			case p.Timestamp == -1:
 				answer.Offset = log.next
 			default:
@@ -328,6 +375,10 @@ func (f *fake) createTopicsLocked(req *kmsg.CreateTopicsRequest, resp *kmsg.Crea
 func (f *fake) fetch(req *kmsg.FetchRequest, done <-chan struct{}) kmsg.Response {
 	wait := time.NewTimer(time.Duration(req.MaxWaitMillis) * time.Millisecond)
 	defer wait.Stop()
+	select {
+	case f.fetched <- struct{}{}:
+	default:
+	}
 	for last := false; ; {
 		resp, found, changed := f.fetchOnce(req)
 		if found || last {

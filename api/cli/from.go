@@ -6,12 +6,13 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // start is where a consumer begins: the parsed form of --from.
 type start struct {
 	kind  startKind
-	value int64 // the offset, or milliseconds since 1970
+	value int64 // the offset, milliseconds since 1970, or how many records before the end
 }
 
 type startKind int
@@ -21,26 +22,48 @@ const (
 	fromLatest
 	fromOffset
 	fromTime
+	fromTail
 )
 
-// parseStart reads earliest, latest, OFFSET or ts:MS.
+// parseStart reads earliest, latest, OFFSET, ts:TIME or tail:N.
 func parseStart(s string) (start, error) {
-	bad := usagef("--from %q: want earliest, latest, an offset, or ts:MILLISECONDS", s)
+	bad := usagef("--from %q: want earliest, latest, an offset, ts:TIME or tail:N", s)
 	switch s {
 	case "earliest":
 		return start{kind: fromEarliest}, nil
 	case "latest":
 		return start{kind: fromLatest}, nil
 	}
+	if text, ok := strings.CutPrefix(s, "ts:"); ok {
+		ms, err := parseTime(text)
+		if err != nil {
+			return start{}, bad
+		}
+		return start{kind: fromTime, value: ms}, nil
+	}
 	kind, digits := fromOffset, s
-	if ms, ok := strings.CutPrefix(s, "ts:"); ok {
-		kind, digits = fromTime, ms
+	if n, ok := strings.CutPrefix(s, "tail:"); ok {
+		kind, digits = fromTail, n
 	}
 	n, err := strconv.ParseInt(digits, 10, 64)
 	if err != nil || n < 0 {
 		return start{}, bad
 	}
 	return start{kind: kind, value: n}, nil
+}
+
+// parseTime reads milliseconds since 1970, or a time as in RFC 3339.
+func parseTime(s string) (ms int64, err error) {
+	if ms, err = strconv.ParseInt(s, 10, 64); err != nil {
+		var t time.Time
+		if t, err = time.Parse(time.RFC3339, s); err == nil {
+			ms = t.UnixMilli()
+		}
+	}
+	if err != nil || ms < 0 {
+		return 0, fmt.Errorf("%q is no time: want milliseconds since 1970 or, for example, 2026-01-31T12:00:00Z", s)
+	}
+	return ms, nil
 }
 
 // span is what a partition holds, and what a consumer means to read of it: [next, end) when it stops at the end.
@@ -71,6 +94,8 @@ func plan(from start, spans []span) ([]span, error) {
 					from.value, s.partition, s.first, s.end-1, s.end)
 			}
 			s.next = from.value
+		case fromTail:
+			s.next = max(s.first, s.end-from.value)
 		case fromTime:
 			s.next = s.atTimestamp
 			if s.next < 0 {

@@ -14,21 +14,35 @@ import (
 )
 
 const (
-	maxBatchBytes   = 1<<20 + 12       // Kafka's default of max.message.bytes
-	maxBuffered     = 64 << 20         // bytes of records not yet answered; reading stdin stops there
-	deliveryTimeout = 30 * time.Second // for one record, over all its retries
+	maxBatchBytes = 1<<20 + 12 // Kafka's default of max.message.bytes
+	maxBuffered   = 64 << 20   // bytes of records not yet answered; reading stdin stops there
 )
+
+// Sending holds the flags that say how records are sent.
+type Sending struct {
+	Acks        string `env:"-" enum:"all,1,0" default:"all" help:"When a record counts as written: all (on disk on every in-sync replica), 1 (leader), 0 (sent)."`
+	Compression string `env:"-" enum:"none,gzip,snappy,lz4,zstd" default:"none" help:"Codec of the batches: none, gzip, snappy, lz4 or zstd."`
+	Partition   int32  `env:"-" default:"-1" placeholder:"N" help:"Write to this partition; by default the key decides."`
+}
 
 // ProduceCmd writes a record for each line of stdin.
 type ProduceCmd struct {
 	Connection
+	Reporting
+	Sending
 	Topic        string   `arg:"" help:"Topic to write to; a server that creates topics on demand creates it."`
 	KeySeparator string   `env:"-" placeholder:"S" help:"Split each line at the first S into key and value (\\t is a tab)."`
 	Tombstone    bool     `env:"-" help:"A line without separator is a key, and its value is null; needs --key-separator."`
-	Acks         string   `env:"-" enum:"all,1,0" default:"all" help:"When a record counts as written: all (on disk on every in-sync replica), 1 (leader), 0 (sent)."`
-	Compression  string   `env:"-" enum:"none,gzip,snappy,lz4,zstd" default:"none" help:"Codec of the batches: none, gzip, snappy, lz4 or zstd."`
-	Partition    int32    `env:"-" default:"-1" placeholder:"N" help:"Write to this partition; by default the key decides."`
 	Header       []string `env:"-" placeholder:"K=V" sep:"none" help:"Header of every record; may be repeated."`
+	Timestamp    string   `env:"-" placeholder:"TIME" help:"Timestamp of every record, in milliseconds since 1970 or as 2026-01-31T12:00:00Z; by default the time of sending."`
+}
+
+// Help is what `leat produce --help` says beyond its flags.
+func (c *ProduceCmd) Help() string {
+	return `A line is a value, byte for byte, without its LF: the line "null" is the text null, and an empty line an empty
+value. A null value (tombstone) is written by --key-separator S --tombstone and a line without S. Exit code 1 says
+that a line was not written, and names the first one. Ctrl-C stops reading, waits for what was read, says how many
+records were written and exits with 1. With --acks 0 nothing is known of a record but that it was sent.`
 }
 
 // Run reads stdin to its end. It fails if any line was not written, and names the first one.
@@ -37,39 +51,62 @@ func (c *ProduceCmd) Run(ctx context.Context, std IO) error {
 	if err != nil {
 		return err
 	}
+	if c.Tombstone && c.KeySeparator == "" {
+		return usagef("--tombstone needs --key-separator: without one, every line is a value")
+	}
 	headers, err := parseHeaders(c.Header)
 	if err != nil {
 		return err
 	}
-	client, err := c.open(ctx, opts...)
+	var timestamp time.Time // zero: now
+	if c.Timestamp != "" {
+		ms, err := parseTime(c.Timestamp)
+		if err != nil {
+			return usagef("--timestamp %v", err)
+		}
+		timestamp = time.UnixMilli(ms)
+	}
+	s, err := c.open(ctx, std, c.waiting(), opts...)
 	if err != nil {
 		return err
 	}
-	defer client.Close()
-	if err := c.prepare(ctx, client, std); err != nil {
+	defer s.Close()
+	if err := c.within(ctx, func(ctx context.Context) error { return prepare(ctx, s, c.Connection, c.Topic, c.Partition) }); err != nil {
 		return err
 	}
 	format := lineFormat{separator: []byte(unescape(c.KeySeparator)), tombstone: c.Tombstone}
-	p := newProduction(ctx, client)
-	defer p.cancel()
+	p := newProduction(ctx, s.Client, c.Timeout)
+	defer p.close()
+	status := c.progress(s, "produced", "records", false)
 	readErr := p.readAll(ctx, std.In, func(line int64, text []byte) error {
 		key, value, err := format.parse(text)
 		if err != nil {
 			return err
 		}
-		p.send(line, &kgo.Record{Topic: c.Topic, Partition: c.Partition, Key: key, Value: value, Headers: headers})
+		p.send(line, &kgo.Record{
+			Topic: c.Topic, Partition: c.Partition, Key: key, Value: value, Headers: headers, Timestamp: timestamp,
+		}, func() { status.add(int64(len(text))) })
 		return nil
 	})
-	return p.finish(ctx, c.Topic, readErr, std)
+	flushErr := p.flush(ctx)
+	status.stop()
+	written, err := p.outcome(c.Topic)
+	switch {
+	case err != nil:
+		return err
+	case readErr != nil || flushErr != nil:
+		return fmt.Errorf("%s written to %s, then %w", count(written, "record"), c.Topic, errors.Join(readErr, flushErr))
+	}
+	s.std.sayf("%s written to %s", count(written, "record"), c.Topic)
+	return nil
 }
 
 // options translates the flags that shape the client.
-func (c *ProduceCmd) options() ([]kgo.Opt, error) {
+func (c Sending) options() ([]kgo.Opt, error) {
 	opts := []kgo.Opt{
 		kgo.ProducerBatchMaxBytes(maxBatchBytes),
 		kgo.MaxBufferedRecords(1 << 20),
 		kgo.MaxBufferedBytes(maxBuffered),
-		kgo.RecordDeliveryTimeout(deliveryTimeout),
 		kgo.AllowIdempotentProduceCancellation(), // a record in doubt is reported as failed; nobody sends it again
 		kgo.UnknownTopicRetries(1),
 	}
@@ -92,36 +129,28 @@ func (c *ProduceCmd) options() ([]kgo.Opt, error) {
 		return nil, usagef("--compression %q: want none, gzip, snappy, lz4 or zstd", c.Compression)
 	}
 	opts = append(opts, kgo.ProducerBatchCompression(codec))
-	switch {
-	case c.Tombstone && c.KeySeparator == "":
-		return nil, usagef("--tombstone needs --key-separator: without one, every line is a value")
-	case c.Partition < -1:
-		return nil, usagef("--partition %d: partitions count from 0", c.Partition)
-	case c.Partition >= 0:
+	if c.Partition >= 0 {
 		opts = append(opts, kgo.RecordPartitioner(kgo.ManualPartitioner()))
 	}
-	return opts, nil
+	return opts, checkPartition(c.Partition)
 }
 
-// prepare makes sure that the topic and the partition are there before a line is read.
-func (c *ProduceCmd) prepare(ctx context.Context, client *kgo.Client, std IO) error {
-	topic, err := findTopic(ctx, client, c.Topic, false)
+// prepare makes sure that the topic and the partition are there before anything is sent.
+func prepare(ctx context.Context, s *session, c Connection, name string, partition int32) error {
+	topic, err := findTopic(ctx, s, name, false)
 	if errors.Is(err, errNoTopic) {
-		topic, err = findTopic(ctx, client, c.Topic, true)
+		topic, err = findTopic(ctx, s, name, true)
 		switch {
 		case errors.Is(err, errNoTopic):
 			return fmt.Errorf("%w at %s (`leat topic create` makes one)", err, c.Server)
 		case err == nil:
-			std.sayf("topic %s is new, with %s", c.Topic, count(len(topic.Partitions), "partition"))
+			s.std.sayf("topic %s is new, with %s", name, count(len(topic.Partitions), "partition"))
 		}
 	}
 	if err != nil {
 		return err
 	}
-	if int(c.Partition) >= len(topic.Partitions) {
-		return fmt.Errorf("topic %s has partitions 0 to %d, not %d", c.Topic, len(topic.Partitions)-1, c.Partition)
-	}
-	return nil
+	return inTopic(topic, partition)
 }
 
 // parseHeaders reads K=V; the value may be empty and may contain '='.
@@ -150,38 +179,89 @@ type production struct {
 	client *kgo.Client
 	// records lives longer than the command's context by graceTimeout, so that Ctrl-C does not throw away what has been read.
 	records context.Context
-	cancel  context.CancelFunc
-	failed  chan struct{} // closed at the first failure
+	giveUp  context.CancelCauseFunc // ends records
+	failed  chan struct{}           // closed at the first failure
+	stalls  sync.WaitGroup
+	stop    func() bool
 	sent    int64
 	mu      struct {
 		sync.Mutex
+		open          int64     // records in flight
+		moved         time.Time // when the server last showed a sign of life, if there are any
 		written, lost int64
 		first         *lineError // the failure of the lowest line
 	}
 }
 
-func newProduction(ctx context.Context, client *kgo.Client) *production {
+var (
+	errUnanswered = errors.New("not answered in time (--timeout)")
+	errOther      = errors.New("given up after another record failed")
+)
+
+// newProduction begins; close ends it. When nothing is answered for timeout, all records in flight fail.
+func newProduction(ctx context.Context, client *kgo.Client, timeout time.Duration) *production {
 	p := &production{client: client, failed: make(chan struct{})}
-	records, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	stop := context.AfterFunc(ctx, func() { time.AfterFunc(graceTimeout, cancel) })
-	p.records = records
-	p.cancel = func() { stop(); cancel() }
+	p.records, p.giveUp = context.WithCancelCause(context.WithoutCancel(ctx))
+	p.stop = context.AfterFunc(ctx, func() { time.AfterFunc(graceTimeout, func() { p.giveUp(errInterrupted) }) })
+	p.stalls.Go(func() { p.watchStalls(timeout) })
 	return p
 }
 
-// send hands a record to the client; it blocks while too much is in flight.
-func (p *production) send(line int64, r *kgo.Record) {
+func (p *production) close() {
+	p.stop()
+	p.giveUp(nil)
+	p.stalls.Wait()
+}
+
+// watchStalls gives up when the server is silent for timeout. The client has a limit of its own, but it counts from the
+// timestamp of a record, which may be any.
+func (p *production) watchStalls(timeout time.Duration) {
+	tick := time.NewTicker(max(timeout/10, time.Millisecond))
+	defer tick.Stop()
+	for {
+		select {
+		case <-p.records.Done():
+			return
+		case now := <-tick.C:
+			p.mu.Lock()
+			stalled := p.mu.open > 0 && now.Sub(p.mu.moved) > timeout
+			p.mu.Unlock()
+			if stalled {
+				p.giveUp(errUnanswered)
+			}
+		}
+	}
+}
+
+// send hands a record to the client; it blocks while too much is in flight. written is called once it is.
+func (p *production) send(line int64, r *kgo.Record, written func()) {
 	p.sent++
-	p.client.Produce(p.records, r, func(_ *kgo.Record, err error) { p.answered(line, err) })
+	p.mu.Lock()
+	if p.mu.open == 0 {
+		p.mu.moved = time.Now()
+	}
+	p.mu.open++
+	p.mu.Unlock()
+	p.client.Produce(p.records, r, func(_ *kgo.Record, err error) {
+		if err == nil {
+			written()
+		}
+		p.answered(line, err)
+	})
 }
 
 // answered counts the outcome of one line. The client calls it from one goroutine at a time.
 func (p *production) answered(line int64, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.mu.open--
 	if err == nil {
+		p.mu.moved = time.Now()
 		p.mu.written++
 		return
+	}
+	if errors.Is(err, context.Canceled) {
+		err = context.Cause(p.records)
 	}
 	if p.mu.lost == 0 {
 		close(p.failed)
@@ -203,7 +283,7 @@ func (p *production) readAll(ctx context.Context, in io.Reader, each func(int64,
 		case <-ctx.Done():
 			return fmt.Errorf("interrupted after line %d", lines.line)
 		case <-p.failed:
-			return nil // finish reports it
+			return nil // outcome reports it
 		case b := <-blocks:
 			if err := lines.feed(b.data, each); err != nil {
 				return err
@@ -218,25 +298,18 @@ func (p *production) readAll(ctx context.Context, in io.Reader, each func(int64,
 	}
 }
 
-// finish waits for every record in flight and sums up.
-func (p *production) finish(ctx context.Context, topic string, readErr error, std IO) error {
-	if err := p.flush(ctx); err != nil {
-		return err
-	}
+// outcome is how many records of topic were written; the error tells of those that were not.
+func (p *production) outcome(topic string) (written int64, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.mu.lost > 0 {
-		return fmt.Errorf("%d of %d records written to %s; the first failure is %w", p.mu.written, p.sent, topic, p.mu.first)
+		err = fmt.Errorf("%d of %d records written to %s; the first failure is %w", p.mu.written, p.sent, topic, p.mu.first)
 	}
-	if readErr != nil {
-		return fmt.Errorf("%s written to %s, then %w", count(p.mu.written, "record"), topic, readErr)
-	}
-	std.sayf("%s written to %s", count(p.mu.written, "record"), topic)
-	return nil
+	return p.mu.written, err
 }
 
 // flush waits until the fate of every record is known. It ends without a limit of its own, because every record has one:
-// deliveryTimeout, and graceTimeout once another record has failed or ctx has ended.
+// --timeout, and graceTimeout once another record has failed or ctx has ended.
 func (p *production) flush(ctx context.Context) error {
 	settled := make(chan struct{})
 	defer close(settled)
@@ -250,7 +323,7 @@ func (p *production) flush(ctx context.Context) error {
 		defer grace.Stop()
 		select {
 		case <-grace.C:
-			p.cancel()
+			p.giveUp(errOther)
 		case <-settled:
 		}
 	}()

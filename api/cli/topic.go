@@ -1,21 +1,14 @@
 package cli
 
 import (
-	"cmp"
 	"context"
-	"encoding/base64"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
-	"strconv"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
-	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
 // TopicCmd groups the topic commands.
@@ -23,7 +16,10 @@ type TopicCmd struct {
 	Create   TopicCreateCmd   `cmd:"" help:"Create a topic."`
 	List     TopicListCmd     `cmd:"" help:"List the topics."`
 	Describe TopicDescribeCmd `cmd:"" help:"Show the partitions of a topic and what they hold."`
-	Delete   TopicDeleteCmd   `cmd:"" help:"Delete a topic and its records."`
+	Offsets  TopicOffsetsCmd  `cmd:"" help:"Show the earliest and latest offset of each partition, and the offset of a time."`
+	Config   TopicConfigCmd   `cmd:"" help:"Show the configs of a topic, and where their values come from."`
+	Alter    TopicAlterCmd    `cmd:"" help:"Add partitions to a topic, or change its configs."`
+	Delete   TopicDeleteCmd   `cmd:"" help:"Delete topics and their records."`
 }
 
 // TopicCreateCmd creates one topic.
@@ -33,6 +29,7 @@ type TopicCreateCmd struct {
 	Partitions        int32    `env:"-" default:"-1" placeholder:"N" help:"Number of partitions; by default the server's num.partitions."`
 	ReplicationFactor int16    `env:"-" default:"-1" placeholder:"N" help:"Copies of each partition; by default the server's default.replication.factor."`
 	Config            []string `env:"-" placeholder:"K=V" sep:"none" help:"Config of the topic, named as in Kafka; may be repeated."`
+	IfNotExists       bool     `env:"-" help:"A topic that is there already is no error, and stays as it is."`
 }
 
 // Run creates the topic and says what it became.
@@ -41,19 +38,18 @@ func (c *TopicCreateCmd) Run(ctx context.Context, std IO) error {
 	if err != nil {
 		return err
 	}
-	client, err := c.open(ctx)
-	if err != nil {
-		return err
-	}
-	defer client.Close()
-	ctx, cancel := context.WithTimeout(ctx, adminTimeout)
-	defer cancel()
-	resp, err := kadm.NewClient(client).CreateTopic(ctx, c.Partitions, c.ReplicationFactor, configs, c.Topic)
-	if err != nil {
-		return fmt.Errorf("create topic %s: %w", c.Topic, detailed(err, resp.ErrMessage))
-	}
-	std.sayf("topic %s created with %s, replication factor %d", c.Topic, count(resp.NumPartitions, "partition"), resp.ReplicationFactor)
-	return nil
+	return c.ask(ctx, std, func(ctx context.Context, s *session) error {
+		resp, err := s.admin.CreateTopic(ctx, c.Partitions, c.ReplicationFactor, configs, c.Topic)
+		if errors.Is(err, kerr.TopicAlreadyExists) && c.IfNotExists {
+			s.std.sayf("topic %s is there already", c.Topic)
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("create topic %s: %w", c.Topic, detailed(err, resp.ErrMessage))
+		}
+		s.std.sayf("topic %s created with %s, replication factor %d", c.Topic, count(resp.NumPartitions, "partition"), resp.ReplicationFactor)
+		return nil
+	})
 }
 
 // parseConfigs reads K=V; a key may be given once.
@@ -78,189 +74,150 @@ func detailed(err error, message string) error {
 		return err
 	}
 	if known, ok := errors.AsType[*kerr.Error](err); ok {
-		return fmt.Errorf("%s: %s", known.Message, message)
+		return &serverError{code: known, message: message}
 	}
 	return fmt.Errorf("%w (%s)", err, message)
 }
 
-// TopicDeleteCmd deletes one topic.
-type TopicDeleteCmd struct {
-	Connection
-	Topic string `arg:"" help:"Name of the topic."`
+// serverError is an error that a server answered, in its own words.
+type serverError struct {
+	code    *kerr.Error
+	message string
 }
 
-// Run deletes the topic; a topic that is not there is an error.
-func (c *TopicDeleteCmd) Run(ctx context.Context, std IO) error {
-	client, err := c.open(ctx)
-	if err != nil {
+func (e *serverError) Error() string { return e.code.Message + ": " + e.message }
+func (e *serverError) Unwrap() error { return e.code }
+
+// TopicAlterCmd changes one topic.
+type TopicAlterCmd struct {
+	Connection
+	Topic        string   `arg:"" help:"Name of the topic."`
+	Partitions   int      `env:"-" placeholder:"N" help:"Grow the topic to N partitions. Records stay where they are, so a key may go to another partition from now on."`
+	Config       []string `env:"-" placeholder:"K=V" sep:"none" help:"Set a config; may be repeated."`
+	DeleteConfig []string `env:"-" placeholder:"K" sep:"none" help:"Take a config of the topic away, so that the server's value holds; may be repeated."`
+	Append       []string `env:"-" placeholder:"K=V" sep:"none" help:"Add V to a config that is a list; may be repeated."`
+	Subtract     []string `env:"-" placeholder:"K=V" sep:"none" help:"Take V out of a config that is a list; may be repeated."`
+}
+
+// Run changes everything that was asked for, or nothing if the server would refuse a part of it.
+func (c *TopicAlterCmd) Run(ctx context.Context, std IO) error {
+	changes, err := parseChanges(
+		flagged{"--config", kadm.SetConfig, c.Config}, flagged{"--delete-config", kadm.DeleteConfig, c.DeleteConfig},
+		flagged{"--append", kadm.AppendConfig, c.Append}, flagged{"--subtract", kadm.SubtractConfig, c.Subtract})
+	switch {
+	case err != nil:
 		return err
+	case c.Partitions < 0:
+		return usagef("--partitions %d: want more than the topic has", c.Partitions)
+	case c.Partitions == 0 && len(changes) == 0:
+		return usagef("nothing to alter: give --partitions, --config, --delete-config, --append or --subtract")
 	}
-	defer client.Close()
-	ctx, cancel := context.WithTimeout(ctx, adminTimeout)
-	defer cancel()
-	resp, err := kadm.NewClient(client).DeleteTopic(ctx, c.Topic)
+	return c.ask(ctx, std, func(ctx context.Context, s *session) error {
+		if c.Partitions > 0 && len(changes) > 0 { // the second must not fail after the first is done
+			if err := c.grow(ctx, s.admin.ValidateUpdatePartitions); err != nil {
+				return err
+			}
+		}
+		if len(changes) > 0 {
+			resps, err := s.admin.AlterTopicConfigs(ctx, changes, c.Topic)
+			if err := altered(resps, err); err != nil {
+				return fmt.Errorf("alter topic %s: %w", c.Topic, err)
+			}
+			s.std.sayf("topic %s altered: %s", c.Topic, describeChanges(changes))
+		}
+		if c.Partitions > 0 {
+			if err := c.grow(ctx, s.admin.UpdatePartitions); err != nil {
+				return err
+			}
+			s.std.sayf("topic %s has %s now", c.Topic, count(c.Partitions, "partition"))
+		}
+		return nil
+	})
+}
+
+// grow sets the number of partitions by one of the two functions that can, or could.
+func (c *TopicAlterCmd) grow(ctx context.Context, update func(context.Context, int, ...string) (kadm.CreatePartitionsResponses, error)) error {
+	resps, err := update(ctx, c.Partitions, c.Topic)
+	if err == nil {
+		resp, found := resps[c.Topic]
+		if err = detailedIf(resp.Err, resp.ErrMessage); err == nil && !found {
+			err = errors.New("the server said nothing of it")
+		}
+	}
 	if err != nil {
-		return fmt.Errorf("delete topic %s: %w", c.Topic, detailed(err, resp.ErrMessage))
+		return fmt.Errorf("grow topic %s to %s: %w", c.Topic, count(c.Partitions, "partition"), err)
 	}
-	std.sayf("topic %s deleted", c.Topic)
 	return nil
 }
 
-// TopicListCmd lists topics.
-type TopicListCmd struct {
+func detailedIf(err error, message string) error {
+	if err == nil {
+		return nil
+	}
+	return detailed(err, message)
+}
+
+// TopicDeleteCmd deletes topics.
+type TopicDeleteCmd struct {
 	Connection
-	Internal bool `env:"-" help:"Also list topics that Leat keeps for itself."`
-	JSON     bool `env:"-" help:"Print one JSON array."`
+	Reporting
+	Topics   []string `arg:"" name:"topic" help:"Names of the topics."`
+	IfExists bool     `env:"-" help:"A topic that is not there is no error."`
 }
 
-// topicRow is a topic as `topic list --json` prints it.
-type topicRow struct {
-	Name              string `json:"name"`
-	ID                string `json:"topic_id"`
-	Partitions        int    `json:"partitions"`
-	ReplicationFactor int    `json:"replication_factor"`
-	Internal          bool   `json:"internal"`
-}
+// deleteAtOnce is how many topics one request deletes; each waits for the disk.
+const deleteAtOnce = 20
 
-// Run prints a row a topic, by name.
-func (c *TopicListCmd) Run(ctx context.Context, std IO) error {
-	ignoreSIGPIPE()
-	client, err := c.open(ctx)
+// Run deletes the topics, all that it can; a topic that is not there is an error.
+func (c *TopicDeleteCmd) Run(ctx context.Context, std IO) error {
+	s, err := c.open(ctx, std, c.waiting())
 	if err != nil {
 		return err
 	}
-	defer client.Close()
-	ctx, cancel := context.WithTimeout(ctx, adminTimeout)
-	defer cancel()
-	topics, err := kadm.NewClient(client).ListTopicsWithInternal(ctx)
-	if err != nil {
-		return fmt.Errorf("list topics: %w", err)
-	}
-	rows := []topicRow{}
-	for _, t := range topics.Sorted() {
-		if t.Err != nil {
-			return fmt.Errorf("topic %s: %w", t.Topic, t.Err)
-		}
-		if t.IsInternal && !c.Internal {
-			continue
-		}
-		rows = append(rows, topicRow{
-			Name: t.Topic, ID: topicID(t.ID), Partitions: len(t.Partitions),
-			ReplicationFactor: t.Partitions.NumReplicas(), Internal: t.IsInternal,
+	defer s.Close()
+	status := c.progress(s, "deleted", "topics", false)
+	defer status.stop()
+	names := slices.Compact(slices.Sorted(slices.Values(c.Topics)))
+	var failed []error
+	for chunk := range slices.Chunk(names, deleteAtOnce) {
+		var resps kadm.DeleteTopicResponses
+		err := c.within(ctx, func(ctx context.Context) error {
+			resps, err = s.admin.DeleteTopics(ctx, chunk...)
+			return err
 		})
-	}
-	slices.SortFunc(rows, func(a, b topicRow) int { return cmp.Compare(a.Name, b.Name) })
-	if c.JSON {
-		return quiet(writeJSON(std.Out, rows))
-	}
-	return quiet(writeTable(std.Out, []string{"TOPIC", "PARTITIONS", "REPLICATION-FACTOR"}, len(rows), func(i int) []string {
-		return []string{rows[i].Name, strconv.Itoa(rows[i].Partitions), strconv.Itoa(rows[i].ReplicationFactor)}
-	}))
-}
-
-// TopicDescribeCmd shows one topic.
-type TopicDescribeCmd struct {
-	Connection
-	Topic string `arg:"" help:"Name of the topic."`
-	JSON  bool   `env:"-" help:"Print one JSON object."`
-}
-
-// topicDetail is a topic as `topic describe --json` prints it.
-type topicDetail struct {
-	Name       string         `json:"name"`
-	ID         string         `json:"topic_id"`
-	Internal   bool           `json:"internal"`
-	Partitions []partitionRow `json:"partitions"`
-}
-
-type partitionRow struct {
-	Partition   int32   `json:"partition"`
-	Leader      int32   `json:"leader"`
-	LeaderEpoch int32   `json:"leader_epoch"`
-	Replicas    []int32 `json:"replicas"`
-	ISR         []int32 `json:"isr"`
-	StartOffset int64   `json:"start_offset"`
-	EndOffset   int64   `json:"end_offset"`
-}
-
-// Run prints a row a partition.
-func (c *TopicDescribeCmd) Run(ctx context.Context, std IO) error {
-	ignoreSIGPIPE()
-	client, err := c.open(ctx)
-	if err != nil {
-		return err
-	}
-	defer client.Close()
-	topic, err := findTopic(ctx, client, c.Topic, false)
-	if errors.Is(err, errNoTopic) {
-		return fmt.Errorf("%w at %s", err, c.Server)
-	}
-	if err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(ctx, adminTimeout)
-	defer cancel()
-	spans, err := topicSpans(ctx, kadm.NewClient(client), topic, start{})
-	if err != nil {
-		return err
-	}
-	detail := describe(topic, spans)
-	if c.JSON {
-		return quiet(writeJSON(std.Out, detail))
-	}
-	header := []string{"PARTITION", "LEADER", "EPOCH", "REPLICAS", "ISR", "START", "END"}
-	return quiet(writeTable(std.Out, header, len(detail.Partitions), func(i int) []string {
-		p := detail.Partitions[i]
-		return []string{
-			strconv.Itoa(int(p.Partition)), strconv.Itoa(int(p.Leader)), strconv.Itoa(int(p.LeaderEpoch)),
-			joinIDs(p.Replicas), joinIDs(p.ISR), strconv.FormatInt(p.StartOffset, 10), strconv.FormatInt(p.EndOffset, 10),
+		if err != nil {
+			return fmt.Errorf("delete topics from %s on: %w", chunk[0], err)
 		}
-	}))
+		for _, name := range chunk {
+			err := c.deleted(resps, name, s.std)
+			if err != nil {
+				failed = append(failed, err)
+				continue
+			}
+			status.add(0)
+		}
+	}
+	if len(names) == 1 || len(failed) == 0 {
+		return errors.Join(failed...)
+	}
+	for _, err := range failed {
+		s.std.sayf("%v", err)
+	}
+	return fmt.Errorf("%d of %d topics not deleted", len(failed), len(names))
 }
 
-// describe joins metadata and offsets, by partition.
-func describe(topic kmsg.MetadataResponseTopic, spans []span) topicDetail {
-	byPartition := map[int32]span{}
-	for _, s := range spans {
-		byPartition[s.partition] = s
+// deleted says what became of one topic.
+func (c *TopicDeleteCmd) deleted(resps kadm.DeleteTopicResponses, name string, std IO) error {
+	resp, found := resps[name]
+	switch {
+	case !found:
+		return fmt.Errorf("delete topic %s: the server said nothing of it", name)
+	case errors.Is(resp.Err, kerr.UnknownTopicOrPartition) && c.IfExists:
+		std.sayf("topic %s is not there", name)
+		return nil
+	case resp.Err != nil:
+		return fmt.Errorf("delete topic %s: %w", name, detailed(resp.Err, resp.ErrMessage))
 	}
-	detail := topicDetail{Name: *topic.Topic, ID: topicID(topic.TopicID), Internal: topic.IsInternal}
-	for _, p := range topic.Partitions {
-		detail.Partitions = append(detail.Partitions, partitionRow{
-			Partition: p.Partition, Leader: p.Leader, LeaderEpoch: p.LeaderEpoch, Replicas: p.Replicas, ISR: p.ISR,
-			StartOffset: byPartition[p.Partition].first, EndOffset: byPartition[p.Partition].end,
-		})
-	}
-	slices.SortFunc(detail.Partitions, func(a, b partitionRow) int { return cmp.Compare(a.Partition, b.Partition) })
-	return detail
-}
-
-// topicID writes an id as Kafka's tools do: base64url without padding.
-func topicID(id [16]byte) string { return base64.RawURLEncoding.EncodeToString(id[:]) }
-
-// joinIDs writes node ids as 1,2,3.
-func joinIDs(ids []int32) string {
-	words := make([]string, len(ids))
-	for i, id := range ids {
-		words[i] = strconv.Itoa(int(id))
-	}
-	return strings.Join(words, ",")
-}
-
-// writeJSON writes one indented document.
-func writeJSON(w io.Writer, v any) error {
-	encoder := json.NewEncoder(w)
-	encoder.SetEscapeHTML(false)
-	encoder.SetIndent("", "  ")
-	return encoder.Encode(v)
-}
-
-// writeTable writes rows in aligned columns under a header.
-func writeTable(w io.Writer, header []string, rows int, row func(int) []string) error {
-	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	_, _ = fmt.Fprintln(table, strings.Join(header, "\t")) // an error comes back from Flush
-	for i := range rows {
-		_, _ = fmt.Fprintln(table, strings.Join(row(i), "\t"))
-	}
-	return table.Flush()
+	std.sayf("topic %s deleted", name)
+	return nil
 }
