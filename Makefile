@@ -1,4 +1,5 @@
-# What a fresh machine needs: Go 1.26, make, git, curl. `make test` installs the rest by apt, only what is missing.
+# What a fresh machine needs: Go 1.26, make, git, curl and, for the browser test, Node 20 with npm. `make test` installs
+# the rest by apt and npm, only what is missing.
 # CI calls these targets and nothing else.
 
 SHELL := /bin/bash
@@ -12,6 +13,10 @@ LEAT := $(BIN)/leat
 # The linter is one binary for all linters and for the formatter. Another version finds other things, so it is pinned.
 LINT_VERSION := 2.15.0
 LINT := $(BIN)/golangci-lint
+
+BROWSER := $(CURDIR)/e2e/browser
+# npm writes this file when it has installed what package-lock.json says.
+BROWSER_MODULES := $(BROWSER)/node_modules/.package-lock.json
 
 # Where unit tests live: everything but the tests that run the binary.
 PACKAGES = $$(go list ./... | grep -v '^leat/e2e')
@@ -70,7 +75,7 @@ fuzz: ## Every fuzz target for a short while (FUZZTIME=10s)
 	done
 
 clean: ## Remove what was built
-	@rm -rf $(BIN)
+	@rm -rf $(BIN) $(BROWSER)/node_modules
 
 # A linter of the right version on the PATH is as good as our own.
 lint-tool:
@@ -87,15 +92,47 @@ lint-tool:
 		fi; \
 	fi
 
-# gcc and the C headers are for the race detector, kcat and strace for tests from outside.
-test-tools:
+# gcc and the C headers are for the race detector; kcat, strace and a browser for tests from outside. The browser test
+# needs Node 20: without it that test is skipped, in CI it fails.
+test-tools: $(BIN)/promtool
 	@missing=(); \
 	printf '#include <stdlib.h>\n' | gcc -E - >/dev/null 2>&1 || missing+=(gcc libc6-dev); \
 	command -v kcat >/dev/null || missing+=(kcat); \
 	command -v strace >/dev/null || missing+=(strace); \
+	node=$$(node --version 2>/dev/null || true); node=$${node#v}; node=$${node%%.*}; \
+	if [ "$${node:-0}" -ge 20 ] && command -v npm >/dev/null; then \
+		command -v chromium >/dev/null || command -v google-chrome >/dev/null || missing+=(chromium); \
+	else \
+		node=; echo "test: no Node 20 with npm, so no browser test"; \
+	fi; \
 	if [ "$${#missing[@]}" -gt 0 ]; then \
 		echo "test: installing $${missing[*]}"; \
 		root=(); [ "$$(id -u)" = 0 ] || root=(sudo -n); \
 		"$${root[@]}" apt-get update -qq; \
 		"$${root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$${missing[@]}" >/dev/null; \
+	fi; \
+	[ -z "$$node" ] || $(MAKE) -s $(BROWSER_MODULES)
+
+$(BROWSER_MODULES): $(BROWSER)/package.json $(BROWSER)/package-lock.json
+	@echo "test: npm ci in e2e/browser"
+	@cd $(BROWSER) && npm ci --no-audit --no-fund --loglevel=error >/dev/null
+	@touch $@
+
+# promtool checks the alert rules and the names of metrics. It is taken out of Debian's package: installing that would
+# start a daemon. One on the PATH is as good.
+$(BIN)/promtool:
+	@mkdir -p $(BIN)
+	@if command -v promtool >/dev/null; then \
+		ln -sf "$$(command -v promtool)" $@; \
+	elif command -v apt-get >/dev/null; then \
+		echo "test: taking promtool out of Debian's package into bin/ (once)"; \
+		dir=$$(mktemp -d); trap 'rm -rf "$$dir"' EXIT; \
+		root=(); [ "$$(id -u)" = 0 ] || root=(sudo -n); \
+		cd "$$dir"; get() { apt-get download -qq -o APT::Sandbox::User=root prometheus >/dev/null; }; \
+		get 2>/dev/null || { "$${root[@]}" apt-get update -qq; get; }; \
+		dpkg-deb --fsys-tarfile prometheus_*.deb | tar -xO ./usr/bin/promtool >promtool; \
+		chmod 0755 promtool; ./promtool --version >/dev/null 2>&1; \
+		mv "$$dir/promtool" $@; \
+	else \
+		echo "test: no promtool and no apt, so no check of the alert rules"; \
 	fi

@@ -1,6 +1,6 @@
-// Package web holds the pages that the server shows to a browser: an index that says what is here, and an example that
-// tails a topic by long poll. They are plain HTML, CSS and JavaScript, embedded as they are, with no build step, and
-// they speak to the HTTP API like any other client.
+// Package web holds the pages that the server shows to a browser: an index that says what is here, and examples that
+// tail a topic over a WebSocket and a partition by long poll. They are plain HTML, CSS and JavaScript, embedded as they
+// are, with no build step, and they speak to the server's API like any other client.
 //
 // It is not a console, it keeps no session and it calls nothing of Leat: it imports no other package of ours, and main
 // hands its Handler to the HTTP door.

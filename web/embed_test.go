@@ -30,6 +30,9 @@ func get(method, target string, header http.Header) answer {
 func TestHandler(t *testing.T) {
 	for target, wantType := range map[string]string{
 		"/":                       "text/html; charset=utf-8",
+		"/examples/tail.html":     "text/html; charset=utf-8",
+		"/examples/tail.js":       "text/javascript; charset=utf-8",
+		"/examples/page.js":       "text/javascript; charset=utf-8",
 		"/examples/longpoll.html": "text/html; charset=utf-8",
 		"/examples/longpoll.js":   "text/javascript; charset=utf-8",
 		"/examples/leat.css":      "text/css; charset=utf-8",
@@ -94,7 +97,7 @@ func TestRefusedNamesRequest(t *testing.T) {
 func TestPolicyHolds(t *testing.T) {
 	inline := regexp.MustCompile(`<script>|<style|\sstyle=|\son[a-z]+=|https?://`)
 	link := regexp.MustCompile(`(?:href|src)="(/[^"]*)"`)
-	for _, target := range []string{"/", "/examples/longpoll.html"} {
+	for _, target := range []string{"/", "/examples/tail.html", "/examples/longpoll.html"} {
 		body := get(http.MethodGet, target, nil).body
 		if found := inline.FindString(body); found != "" {
 			t.Errorf("%s has %q", target, found)

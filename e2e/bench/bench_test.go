@@ -26,6 +26,8 @@ var roles = map[string]func(args []string) error{
 	"copy":     serveCopy,
 	"lines":    serveLines,
 	"receive":  serveReceive,
+	"fan":      serveFan,
+	"doors":    serveDoors,
 }
 
 func TestMain(m *testing.M) {
@@ -127,6 +129,12 @@ func (g goal) reached(v float64) bool {
 
 // compare runs both sides in turns, the other way round each time, and notes the ratio leat : other of each pair.
 func compare(b *testing.B, what, unit string, g goal, leat, other func() float64) {
+	b.Helper()
+	compareN(b, pairs, what, unit, g, leat, other)
+}
+
+// compareN is compare with a number of pairs, for runs that are long or steady.
+func compareN(b *testing.B, pairs int, what, unit string, g goal, leat, other func() float64) {
 	b.Helper()
 	leat()
 	other() // both are warm now

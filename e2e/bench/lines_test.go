@@ -91,7 +91,7 @@ func postAll(addr string, request []byte, n int) error {
 		text, err := io.ReadAll(resp.Body)
 		_ = resp.Body.Close()
 		if err != nil || resp.StatusCode != http.StatusOK {
-			return fmt.Errorf("status %d: %s: %w", resp.StatusCode, text, err)
+			return fmt.Errorf("status %d: %.300s: %w", resp.StatusCode, text, err)
 		}
 	}
 	return nil

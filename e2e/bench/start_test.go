@@ -54,12 +54,15 @@ func BenchmarkMemory(b *testing.B) {
 }
 
 // settle returns when the server has used next to no processor time for a while.
-func settle(l *leat) {
+func settle(l *leat) { quiet(l.process) }
+
+// quiet is settle for any server.
+func quiet(p process) {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
-	for quiet, before := 0, l.cpu(); quiet < 3; {
+	for quiet, before := 0, p.cpu(); quiet < 3; {
 		<-tick.C
-		now := l.cpu()
+		now := p.cpu()
 		if now-before < time.Millisecond {
 			quiet++
 		} else {

@@ -5,40 +5,16 @@
 //
 // The server answers as soon as there is a record, or with an empty list when `wait` seconds are over. The position is
 // next_offset and nothing else, so a pause, a lost connection or a restart of the server neither loses nor repeats.
-'use strict'
+import { ask, byId, cell, field, options, Refused, time, topicNames } from './page.js'
 
 const waitSeconds = 25
 const keepRows = 1000
 const longestBackoff = 15000
 
-const $ = (id) => document.getElementById(id)
-const ui = Object.fromEntries(['topic', 'partition', 'from', 'pause', 'clear', 'link', 'status', 'rows', 'empty', 'records',
-  'problem', 'problem-title', 'problem-detail', 'problem-next', 'retry'].map((id) => [id, $(id)]))
+const ui = byId()
 
 /** What is being tailed: {topic, partition, from, next, seen, paused, abort}; null before the first choice. */
 let tail = null
-
-/** A request that was refused, with the problem document that said why (RFC 9457). */
-class Refused extends Error {
-  constructor (problem, status) {
-    super(problem.detail || problem.title || `HTTP status ${status}`)
-    this.title = problem.title || `HTTP status ${status}`
-    this.code = problem.code || ''
-    this.retriable = problem.retriable === true || (problem.retriable === undefined && status >= 500)
-  }
-}
-
-async function ask (path, signal) {
-  const response = await fetch(path, { signal, headers: { Accept: 'application/json' }, cache: 'no-store' })
-  if (response.ok) return response.json()
-  let problem = {}
-  try {
-    problem = await response.json()
-  } catch {
-    // not a problem document: a proxy answered
-  }
-  throw new Refused(problem, response.status)
-}
 
 function recordsPath (t) {
   const query = new URLSearchParams({ max_records: keepRows, as: 'string' })
@@ -93,36 +69,11 @@ function show (records) {
   ui.empty.hidden = true
 }
 
-/** A record as a table row. Everything in it is text: a record is never read as HTML. */
+/** A record as a table row. */
 function row (record) {
   const tr = document.createElement('tr')
-  const time = new Date(record.timestamp)
-  tr.append(cell(String(record.offset)), cell(isNaN(time) ? String(record.timestamp) : time.toISOString()),
-    field(record, 'key'), field(record, 'value'))
+  tr.append(cell(record.offset, 'offset'), time(record), field(record, 'key'), field(record, 'value'))
   return tr
-}
-
-function cell (text) {
-  const td = document.createElement('td')
-  td.textContent = text
-  return td
-}
-
-/** The key or value: text if it is text, base64 if it is not, and null or empty said as such. */
-function field (record, name) {
-  const td = document.createElement('td')
-  const text = record[`${name}_str`] ?? record[`${name}_b64`]
-  if (text !== undefined && text !== '') {
-    td.textContent = text
-    if (record[`${name}_b64`] !== undefined) td.title = 'base64'
-    return td
-  }
-  const remark = document.createElement('i')
-  if (text === '') remark.textContent = 'empty'
-  else if (record[name] === null || record[name] === undefined) remark.textContent = 'null'
-  else remark.textContent = JSON.stringify(record[name])
-  td.append(remark)
-  return td
 }
 
 function say (text) { ui.status.textContent = text }
@@ -192,25 +143,9 @@ async function copyLink () {
   }
 }
 
-function options (select, values, chosen) {
-  select.replaceChildren(...values.map((value) => new Option(value, value, false, value === chosen)))
-}
-
 async function loadPartitions (chosen) {
   const topic = await ask(`/v1/topics/${encodeURIComponent(ui.topic.value)}`)
   options(ui.partition, Array.from({ length: topic.partitions }, (_, i) => String(i)), chosen)
-}
-
-/** The names of all topics, page by page. */
-async function topicNames () {
-  const names = []
-  let query = ''
-  do {
-    const page = await ask(`/v1/topics${query}`)
-    names.push(...page.items.map((topic) => topic.name))
-    query = page.next_page_token ? `?${new URLSearchParams({ page_token: page.next_page_token })}` : ''
-  } while (query)
-  return names
 }
 
 /** Fills the choosers from the server and the address bar, then listens. */
@@ -251,5 +186,5 @@ ui.pause.addEventListener('click', togglePause)
 ui.clear.addEventListener('click', clear)
 ui.link.addEventListener('click', copyLink)
 ui.retry.addEventListener('click', () => { if (tail && !tail.paused) { tail.abort.abort(); hideProblem(); run(tail) } else start() })
-$('choose').addEventListener('submit', (event) => event.preventDefault())
+ui.choose.addEventListener('submit', (event) => event.preventDefault())
 start()
