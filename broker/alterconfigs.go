@@ -56,6 +56,7 @@ func (b *Broker) changeTopic(ctx context.Context, p auth.Principal, name string,
 		return err
 	}
 	b.configure(b.proposer.State().Topic(t.ID))
+	b.checkSoon()
 	return nil
 }
 
@@ -184,6 +185,7 @@ func (b *Broker) changeBroker(ctx context.Context, p auth.Principal, node int32,
 	for _, t := range b.proposer.State().Topics() {
 		b.configure(t)
 	}
+	b.checkSoon()
 	return nil
 }
 

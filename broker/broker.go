@@ -38,8 +38,13 @@ type Broker struct {
 	// done ends with ErrShuttingDown when Close begins, and wakes every wait.
 	done context.Context
 	stop context.CancelCauseFunc
-	// admin is the turn of who changes topics.
+	// admin is the turn of who changes topics or configs.
 	admin turn
+	// recheck has room for the word that the next check for expired records is
+	// to come at once.
+	recheck chan struct{}
+	// loops are the goroutines that Open starts and Close waits for.
+	loops sync.WaitGroup
 	// damaged are the partitions whose logs did not open. It changes only
 	// while the broker opens.
 	damaged map[storage.ID]bool
@@ -60,7 +65,7 @@ func Open(ctx context.Context, opts Options) (*Broker, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &Broker{opts: opts, log: opts.Logger.With(slog.String("component", "broker")), static: static, admin: newTurn()}
+	b := &Broker{opts: opts, log: opts.Logger.With(slog.String("component", "broker")), static: static, admin: newTurn(), recheck: make(chan struct{}, 1)}
 	b.ids.turn = newTurn()
 	b.done, b.stop = context.WithCancelCause(context.WithoutCancel(ctx))
 	b.mu.topics, b.mu.parts, b.damaged = map[TopicID]*topic{}, map[storage.ID]*partition{}, map[storage.ID]bool{}
@@ -68,6 +73,7 @@ func Open(ctx context.Context, opts Options) (*Broker, error) {
 	if err := b.open(ctx); err != nil {
 		return nil, errors.Join(err, b.Close())
 	}
+	b.loops.Go(b.retain)
 	return b, nil
 }
 
@@ -211,6 +217,7 @@ func (b *Broker) lead(ctx context.Context, logs map[storage.ID]*storage.Log) err
 func (b *Broker) Close() error {
 	b.stop(ErrShuttingDown)
 	b.endAll(ErrShuttingDown)
+	b.loops.Wait()
 	// Who changes metadata comes to an end before the store closes; nobody
 	// begins any more.
 	<-b.admin
@@ -256,8 +263,7 @@ func (b *Broker) failed(err error) {
 
 // readError is the error of a read as clients get it: a log that was closed
 // says why, and damage of what is stored is not taken for damage of what a
-// client sent. The operator is told once for
-// each partition.
+// client sent. The operator is told once for each partition.
 func (b *Broker) readError(p *partition, err error) error {
 	if errors.Is(err, storage.ErrClosed) {
 		if gone := p.err(); gone != nil {
@@ -267,10 +273,38 @@ func (b *Broker) readError(p *partition, err error) error {
 	if !errors.Is(err, storage.ErrCorrupt) {
 		return err
 	}
-	if !p.damaged.Swap(true) {
-		b.log.Error("partition is damaged", slog.String("topic", p.topic.name), slog.Int("partition", int(p.id.Partition)), slog.Any("err", err))
-	}
+	b.damage(p, err)
 	return fmt.Errorf("%w: %s/%d", ErrDamaged, p.topic.name, p.id.Partition)
+}
+
+// damage notes that a partition is damaged; the first time it tells the
+// operator.
+func (b *Broker) damage(p *partition, err error, more ...any) {
+	if !p.damaged.Swap(true) {
+		b.log.With(more...).Error("partition is damaged",
+			slog.String("topic", p.topic.name), slog.Int("partition", int(p.id.Partition)), slog.Any("err", err))
+	}
+}
+
+// NoteDamage says that the batch with an offset, which a fetch gave out, is not
+// what was stored. A fetch does not look into batches; who does tells here, so
+// that the operator hears of it.
+func (b *Broker) NoteDamage(topic string, partition int32, offset int64, err error) {
+	t := b.proposer.State().TopicNamed(topic)
+	if t == nil {
+		return // it was deleted
+	}
+	if p, gone := b.partition(t, partition); gone == nil {
+		b.noteDamage(p, offset, err)
+	}
+}
+
+func (b *Broker) noteDamage(p *partition, offset int64, err error) {
+	more := []any{slog.Int64("offset", offset)}
+	if file, pos, lost := p.log.Locate(offset); lost == nil {
+		more = append(more, slog.String("file", file), slog.Int64("position", pos))
+	}
+	b.damage(p, err, more...)
 }
 
 // damages counts the partitions that were found to be damaged.

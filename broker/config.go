@@ -90,7 +90,7 @@ type configDef struct {
 // Names are Kafka's wherever Kafka has one.
 var configs = []configDef{
 	{"batch.max.expanded.bytes", "log.batch.max.expanded.bytes", ConfigLong, "67108864", longIn(1<<10, 1<<31-1), "The most bytes that a compressed batch may expand to; more is refused."},
-	{"cleanup.policy", "log.cleanup.policy", ConfigList, "delete", listOf("delete", "compact"), "What happens to old records: delete by age and size, or compact to the last of each key. Records without a key are refused where it says compact. Neither deletion nor compaction runs yet."},
+	{"cleanup.policy", "log.cleanup.policy", ConfigList, "delete", listOf("delete", "compact"), "What happens to old records: delete by age and size, or compact to the last of each key. Records without a key are refused where it says compact. Deletion runs wherever it says delete; compaction does not run yet."},
 	{"compression.type", "compression.type", ConfigString, "producer", oneOf("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"), "The codec of batches that the server builds itself, for records that come over HTTP; producer means none. A Kafka client's batch is stored as it came."},
 	{"delete.retention.ms", "log.cleaner.delete.retention.ms", ConfigLong, "86400000", longIn(0, math.MaxInt64), "How long a tombstone stays readable after compaction first met it. Kept, but not applied yet."},
 	{"file.delete.delay.ms", "log.segment.delete.delay.ms", ConfigLong, "60000", longIn(0, math.MaxInt64), "Kept for clients that set it; removed segments stay readable for the reads that hold them, however long."},
@@ -107,16 +107,17 @@ var configs = []configDef{
 	{"min.compaction.lag.ms", "log.cleaner.min.compaction.lag.ms", ConfigLong, "0", longIn(0, math.MaxInt64), "How long a record is safe from compaction. Kept, but not applied yet."},
 	{"min.insync.replicas", "min.insync.replicas", ConfigInt, "1", longIn(1, math.MaxInt32), "The replicas that must be in sync for acks=all to be taken. Where nobody sets it: 2 with three replicas or more, else 1."},
 	{"preallocate", "log.preallocate", ConfigBool, "false", oneOf("true", "false"), "Kept for clients that set it; Leat preallocates by what a log appended lately."},
-	{"retention.bytes", "log.retention.bytes", ConfigLong, "-1", longIn(-1, math.MaxInt64), "The size of a partition above which old segments are deleted; -1 is no limit. Kept, but not applied yet."},
-	{"retention.ms", "log.retention.ms", ConfigLong, "604800000", longIn(-1, math.MaxInt64), "The age above which segments are deleted; -1 is no limit. Kept, but not applied yet."},
+	{"retention.bytes", "log.retention.bytes", ConfigLong, "-1", longIn(-1, math.MaxInt64), "The bytes of each partition that are kept at least: its oldest segment is deleted once the others hold as many. -1 is no limit."},
+	{"retention.ms", "log.retention.ms", ConfigLong, "604800000", longIn(-1, math.MaxInt64), "The age above which segments are deleted, by the newest record in them, whole and the oldest first; the one that grows too. Of a time in the future no more counts than message.timestamp.after.max.ms past the append. -1 is no limit."},
 	{"segment.bytes", "log.segment.bytes", ConfigInt, "1073741824", longIn(1<<10, math.MaxInt32), "The size at which a segment is closed."},
 	{"segment.index.bytes", "log.index.size.max.bytes", ConfigInt, "10485760", longIn(4, math.MaxInt32), "The size of an index at which the segment is closed."},
 	{"segment.jitter.ms", "log.roll.jitter.ms", ConfigLong, "0", longIn(0, math.MaxInt64), "Kept for clients that set it."},
-	{"segment.ms", "log.roll.ms", ConfigLong, "604800000", longIn(1, math.MaxInt64), "The age at which a segment is closed, also without traffic."},
+	{"segment.ms", "log.roll.ms", ConfigLong, "604800000", longIn(1, math.MaxInt64), "The age at which a segment is closed, by the server's clock since its first record, also without traffic."},
 	{"unclean.leader.election.enable", "unclean.leader.election.enable", ConfigBool, "false", oneOf("true", "false"), "Whether a replica out of sync may lead when no other is left."},
 
 	{"", "auto.create.topics.enable", ConfigBool, "true", oneOf("true", "false"), "Whether a topic is made when a client first names it."},
 	{"", "default.replication.factor", ConfigInt, "1", longIn(1, math.MaxInt16), "The replicas of a topic whose maker does not say."},
+	{"", "log.retention.check.interval.ms", ConfigLong, "300000", longIn(1, math.MaxInt64), "How often segments are looked for that retention.ms and retention.bytes let go; also at most 30 s after the start, and when configs change."},
 	{"", "num.partitions", ConfigInt, "4", longIn(1, 100_000), "The partitions of a topic whose maker does not say."},
 	{"", "producer.id.expiration.ms", ConfigLong, "86400000", longIn(1, math.MaxInt64), "How long an idle idempotent producer is remembered."},
 }

@@ -49,7 +49,7 @@ func (b *Broker) DeleteRecords(ctx context.Context, p auth.Principal, specs []De
 	}
 	defer b.admin.give()
 	parts, starts := make([]*partition, len(specs)), make([]int64, len(specs))
-	batch, raised := b.db.NewBatch(), map[*partition]int64{}
+	raised := map[*partition]int64{}
 	for i := range specs {
 		part, start, err := b.newStart(p, &specs[i])
 		if err != nil {
@@ -58,14 +58,11 @@ func (b *Broker) DeleteRecords(ctx context.Context, p auth.Principal, specs []De
 		}
 		parts[i], starts[i] = part, start
 		if start > max(part.log.Offsets().Start, raised[part]) {
-			batch.Set(startKey(part.id), binary.BigEndian.AppendUint64(nil, uint64(start)))
 			raised[part] = start
 		}
 	}
-	if len(raised) > 0 {
-		if err := b.db.Commit(batch); err != nil {
-			return fail(err)
-		}
+	if err := b.commitStarts(raised); err != nil {
+		return fail(err)
 	}
 	for i, part := range parts {
 		if part == nil {
@@ -78,6 +75,19 @@ func (b *Broker) DeleteRecords(ctx context.Context, p auth.Principal, specs []De
 		results[i].LowWatermark = part.log.Offsets().Start
 	}
 	return results
+}
+
+// commitStarts makes it durable where logs begin, before it is so. The turn must
+// be held.
+func (b *Broker) commitStarts(starts map[*partition]int64) error {
+	if len(starts) == 0 {
+		return nil
+	}
+	batch := b.db.NewBatch()
+	for part, start := range starts {
+		batch.Set(startKey(part.id), binary.BigEndian.AppendUint64(nil, uint64(start)))
+	}
+	return b.db.Commit(batch)
 }
 
 // newStart finds the partition and the offset that is asked for.
@@ -104,7 +114,7 @@ func (b *Broker) newStart(p auth.Principal, spec *DeleteRecordsSpec) (*partition
 	}
 }
 
-// The starts that DeleteRecords set are this node's own and not replicated:
+// The starts that DeleteRecords and retention set are this node's own and not replicated:
 //
 //	"B" "s" topic id [16] partition u32   offset u64
 var startPrefix = []byte{meta.PrefixBroker, 's'}

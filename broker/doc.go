@@ -32,10 +32,17 @@
 // server, for all servers (these three are metadata and change at once),
 // at the start, the default.
 //
+// # Retention
+//
+// One goroutine (retention.go) asks every log what it need not keep, makes the
+// new starts durable in one commit, and then raises them, as DeleteRecords does.
+// A partition that did not open, or of which a read found a part damaged, is left
+// alone, for a person to look at.
+//
 // # Lock order
 //
-// Broker.mu, then topic.mu, then partition.mu, then waiter.mu. No lock is held
-// over disk, network, a channel or a wake. Changes of topics and configs are
+// Broker.mu, then topic.mu, then partition.mu, then waiter.mu or
+// topicMetrics.mu. No lock is held over disk, network, a channel or a wake. Changes of topics and configs are
 // serialised by one token (Broker.admin), which may be held over disk.
 //
 // The doors and main may import it.

@@ -27,10 +27,9 @@ type LogDirLog struct {
 	Lag int64
 }
 
-// LogDirs describes this node's data directory with the logs of refs, which
-// names partitions by topic; nil is all, also of a topic. What this node does
-// not have is left out. It needs auth.Describe of the cluster.
-func (b *Broker) LogDirs(_ context.Context, p auth.Principal, refs map[string][]int32) (LogDir, error) {
+// LogDirs describes this node's data directory, with those of its logs that are
+// wanted; nil wants all. It needs auth.Describe of the cluster.
+func (b *Broker) LogDirs(_ context.Context, p auth.Principal, wanted func(topic string, partition int32) bool) (LogDir, error) {
 	if err := b.allowedCluster(p, auth.Describe); err != nil {
 		return LogDir{}, err
 	}
@@ -40,8 +39,7 @@ func (b *Broker) LogDirs(_ context.Context, p auth.Principal, refs map[string][]
 	}
 	out := LogDir{Path: b.opts.Path, Total: total, Usable: free}
 	for _, part := range b.partitions() {
-		wanted, ok := refs[part.topic.name]
-		if refs != nil && (!ok || wanted != nil && !slices.Contains(wanted, part.id.Partition)) {
+		if wanted != nil && !wanted(part.topic.name, part.id.Partition) {
 			continue
 		}
 		out.Logs = append(out.Logs, LogDirLog{

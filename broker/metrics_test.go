@@ -1,7 +1,11 @@
 package broker
 
 import (
+	"bytes"
 	"fmt"
+	"io"
+	"log/slog"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -57,6 +61,7 @@ func TestTopicMetrics(t *testing.T) {
 		`leat_topic_failed_appends_total reason="disk_failed" topic="t"`: 0,
 		`leat_broker_damaged_partitions`:                                 0,
 		`leat_topic_fetched_bytes_total topic="t"`:                       float64(2 * size),
+		`leat_topic_retention_deleted_bytes_total topic="t"`:             0,
 		`leat_topic_log_bytes topic="t"`:                                 float64(size),
 		`leat_topic_partitions topic="t"`:                                2,
 		`leat_broker_tails`:                                              1,
@@ -117,8 +122,9 @@ func TestSeriesOfTopicsGo(t *testing.T) {
 			t.Fatal(r.Err)
 		}
 	}
+	const each = 8 // six figures, and the two reasons of refusal that are there from the start
 	full := series(t, reg)
-	if limit := baseline + 5*maxTopicLabels; full < limit-10 || full > limit {
+	if limit := baseline + each*maxTopicLabels; full < limit-2*each || full > limit {
 		t.Errorf("%d series with %d topics, %d before", full, topics, baseline)
 	}
 	for _, r := range b.DeleteTopics(t.Context(), auth.Anonymous, refs) {
@@ -127,12 +133,40 @@ func TestSeriesOfTopicsGo(t *testing.T) {
 		}
 	}
 	// The shared label stays, because a counter must not go back.
-	if after := series(t, reg); after != baseline+5 {
+	if after := series(t, reg); after != baseline+each {
 		t.Errorf("%d series after the topics went, %d before", after, baseline)
 	}
 	// A name that comes back has its own series again, from zero.
 	create(t, b, "t7", 1, nil)
-	if after := series(t, reg); after != baseline+10 {
+	if after := series(t, reg); after != baseline+2*each {
 		t.Errorf("%d series with a topic that came back, %d before", after, baseline)
+	}
+}
+
+// Damage that a reader of batches meets is counted once a partition, and the
+// operator is told the file and the position.
+func TestNoteDamage(t *testing.T) {
+	var log bytes.Buffer
+	reg := prometheus.NewRegistry()
+	b, err := Open(t.Context(), Options{
+		FS: disk.NewMem(), Path: "/data", Registerer: reg, Logger: slog.New(slog.NewTextHandler(&log, nil)),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = b.Close() })
+	create(t, b, "t", 1, nil)
+	produce(t, b, AcksAll, "t", 0, "a")
+	produce(t, b, AcksAll, "t", 0, "b")
+	tail, _ := newTail(t, b, "t", true)
+	b.NoteDamage("gone", 0, 1, io.ErrUnexpectedEOF)
+	b.NoteDamage("t", 0, 1, io.ErrUnexpectedEOF)
+	tail.NoteDamage(0, 0, io.ErrUnexpectedEOF)
+	if n := b.damages(); n != 1 {
+		t.Errorf("%d partitions are damaged", n)
+	}
+	where := regexp.MustCompile(fmt.Sprintf(`partition is damaged.* offset=1 file=/data/logs/\S+\.log position=%d `, len(batch(t, "a"))))
+	if text := log.String(); strings.Count(text, "damaged") != 1 || !where.MatchString(text) {
+		t.Errorf("want %s in:\n%s", where, text)
 	}
 }

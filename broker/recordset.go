@@ -15,8 +15,8 @@ import (
 // RecordSet turns the records of one request into batches: for the doors whose
 // clients send records and not batches. Records with a key go where the Java
 // client would send them; those without, all to one partition, and those of
-// the next set to another. Nothing is appended before Produce, so a request
-// whose last record is bad leaves no trace. It is used by one goroutine and
+// the next set to another. Nothing is appended before Produce or Append, so a
+// request whose last record is bad leaves no trace. It is used by one goroutine and
 // must be closed.
 type RecordSet struct {
 	broker   *Broker

@@ -17,6 +17,8 @@ type settings struct {
 	durable bool
 	// minISR is min.insync.replicas, 0 where nobody set it.
 	minISR int
+	// retention is what the logs may let go; its bound is for who asks.
+	retention storage.Retention
 	// codec is that of the batches that the server builds.
 	codec record.Codec
 }
@@ -61,6 +63,10 @@ func (s serverConfigs) settings(set map[string]string) settings {
 			HeaderOnly:         get("leat.validate") == "header",
 			ProducerExpiration: millis(s.number("producer.id.expiration.ms")),
 		},
+	}
+	out.retention = storage.Retention{MaxBytes: -1, MaxAge: -1}
+	if strings.Contains(get("cleanup.policy"), "delete") {
+		out.retention.MaxBytes, out.retention.MaxAge = num("retention.bytes"), millis(num("retention.ms"))
 	}
 	// The log picks an interval by the segment's size when nobody asks for one.
 	if n, ok := asked("index.interval.bytes"); ok {

@@ -218,6 +218,13 @@ func (t *Tail) Read(i, maxBytes int) FetchResult {
 	return r
 }
 
+// NoteDamage is Broker.NoteDamage for partition i.
+func (t *Tail) NoteDamage(i int, offset int64, err error) {
+	if f := t.parts[i]; f.part != nil {
+		t.broker.noteDamage(f.part, offset, err)
+	}
+}
+
 // gone is why the partition is not served, or nil.
 func (f *followed) gone() error {
 	if f.part == nil {

@@ -37,8 +37,8 @@ var refusals = []struct {
 // topicCounts is what was counted for one topic, or for all that share a label.
 // The partitions hold it, so that nothing is looked up to count.
 type topicCounts struct {
-	label                                        string
-	appendedBytes, appendedRecords, fetchedBytes atomic.Int64
+	label                                                      string
+	appendedBytes, appendedRecords, fetchedBytes, expiredBytes atomic.Int64
 	// refused is indexed as refusals.
 	refused []atomic.Int64
 }
@@ -73,7 +73,7 @@ type topicMetrics struct {
 		// its topics is gone: a counter never goes back.
 		shared bool
 	}
-	appendedBytes, appendedRecords, fetchedBytes, refused, partitions, logBytes *prometheus.Desc
+	appendedBytes, appendedRecords, fetchedBytes, expiredBytes, refused, partitions, logBytes *prometheus.Desc
 }
 
 func (m *topicMetrics) init(b *Broker) {
@@ -84,6 +84,7 @@ func (m *topicMetrics) init(b *Broker) {
 	m.appendedBytes = desc("appended_bytes_total", "Bytes of batches appended.")
 	m.appendedRecords = desc("appended_records_total", "Records appended.")
 	m.fetchedBytes = desc("fetched_bytes_total", "Bytes of batches read for clients; streams that share a read count once.")
+	m.expiredBytes = desc("retention_deleted_bytes_total", "Bytes of batches removed because they were too old or too many.")
 	m.refused = desc("failed_appends_total", "Batches that were not appended, by reason.", "reason")
 	m.partitions = desc("partitions", "Partitions served by this node.")
 	m.logBytes = desc("log_bytes", "Bytes of all batches in the logs.")
@@ -112,7 +113,7 @@ func (m *topicMetrics) forget(c *topicCounts) {
 
 // Describe is prometheus.Collector's.
 func (m *topicMetrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{m.appendedBytes, m.appendedRecords, m.fetchedBytes, m.refused, m.partitions, m.logBytes} {
+	for _, d := range []*prometheus.Desc{m.appendedBytes, m.appendedRecords, m.fetchedBytes, m.expiredBytes, m.refused, m.partitions, m.logBytes} {
 		ch <- d
 	}
 }
@@ -144,6 +145,7 @@ func (m *topicMetrics) Collect(ch chan<- prometheus.Metric) {
 		send(m.appendedBytes, prometheus.CounterValue, c.appendedBytes.Load(), c.label)
 		send(m.appendedRecords, prometheus.CounterValue, c.appendedRecords.Load(), c.label)
 		send(m.fetchedBytes, prometheus.CounterValue, c.fetchedBytes.Load(), c.label)
+		send(m.expiredBytes, prometheus.CounterValue, c.expiredBytes.Load(), c.label)
 		send(m.partitions, prometheus.GaugeValue, s.partitions, c.label)
 		send(m.logBytes, prometheus.GaugeValue, s.bytes, c.label)
 		for i := range c.refused {

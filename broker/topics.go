@@ -202,17 +202,19 @@ func (b *Broker) createLogs(ctx context.Context, names []storage.LogName) error 
 	if !errors.Is(err, fs.ErrExist) {
 		return err
 	}
+	var empty []*storage.Log
 	for _, name := range names {
 		l, failed := b.dir.OpenLog(ctx, name.ID, name.Topic, storage.Config{}, 0)
 		if failed != nil {
 			continue // it is not there, or Create says what is wrong
 		}
 		if l.Offsets().End > 0 {
-			return fmt.Errorf("%w, with records", err)
+			return errors.Join(fmt.Errorf("%w, with records", err), b.dir.Remove(empty...))
 		}
-		if failed := b.dir.Remove(l); failed != nil {
-			return failed
-		}
+		empty = append(empty, l)
+	}
+	if err := b.dir.Remove(empty...); err != nil {
+		return err
 	}
 	return b.dir.Create(names)
 }
@@ -251,6 +253,7 @@ func (b *Broker) openCreated(ctx context.Context, names []storage.LogName, state
 // cannot be removed is empty, and the next start or the next try removes it.
 func (b *Broker) discard(names []storage.LogName) {
 	state := b.proposer.State()
+	var logs []*storage.Log
 	for _, name := range names {
 		why := fmt.Errorf("%w: %q could not be made", ErrUnknownTopic, name.Topic)
 		if state.Topic(name.ID.Topic) == nil {
@@ -264,10 +267,10 @@ func (b *Broker) discard(names []storage.LogName) {
 			continue
 		}
 		p.end(why)
-		if err := b.dir.Remove(p.log); err != nil {
-			b.log.Warn("partition that could not be made left an empty directory", slog.String("topic", name.Topic),
-				slog.Int("partition", int(name.Partition)), slog.Any("err", err))
-		}
+		logs = append(logs, p.log)
+	}
+	if err := b.dir.Remove(logs...); err != nil {
+		b.log.Warn("partitions that could not be made left empty directories", slog.Any("err", err))
 	}
 }
 
@@ -331,18 +334,17 @@ func (b *Broker) remove(ctx context.Context, ev *controller.DeleteTopics) ([]err
 		}
 	}
 	b.mu.Unlock()
-	left := false
-	for _, p := range gone {
+	// Whoever waits for records is told before the disk has its time.
+	logs := make([]*storage.Log, len(gone))
+	for i, p := range gone {
 		p.end(deleted(p.topic.name))
-		if err := b.dir.Remove(p.log); err != nil {
-			left = true
-			b.log.Error("removed topic left data behind", slog.String("topic", p.topic.name),
-				slog.Int("partition", int(p.id.Partition)), slog.Any("err", err))
-		}
+		logs[i] = p.log
 	}
+	left := b.dir.Remove(logs...)
 	b.forgetStarts(removed)
-	if left {
+	if left != nil {
 		// The topics are gone for clients; the next start removes the rest.
+		b.log.Error("removed topics left data behind", slog.Any("err", left))
 		return reply.Errs, nil
 	}
 	// The client may be gone, its topics are so in any case.

@@ -40,8 +40,8 @@ func (b *Broker) take(ctx context.Context, t turn) error {
 // collects it and may park it anew; the other places stay where they are.
 // Telling never blocks and comes from any goroutine.
 type waiter struct {
-	// wake is called once for each time that the waiter was armed, with no lock
-	// held. It must not block.
+	// wake is called once for each time that the waiter was armed, and by stir,
+	// with no lock held. It must not block.
 	wake func()
 	mu   struct {
 		sync.Mutex

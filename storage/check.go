@@ -254,6 +254,13 @@ func (c *checker) meta() error {
 		return nil
 	}
 	dir := c.root.MetaPath()
+	names, err := c.fs.List(dir)
+	if logs, _ := c.fs.List(c.root.path(logsDir)); len(logs) > 0 && (errors.Is(err, fs.ErrNotExist) || err == nil && len(names) == 0) {
+		// To the store it is as if it were new; the next start would know no
+		// topic and set all logs aside.
+		c.found(Damage, dir, -1, "the metadata is missing, but logs/ is not empty")
+		return nil
+	}
 	if err := c.o.Meta(c.ctx, dir); err != nil {
 		if c.ctx.Err() != nil {
 			return context.Cause(c.ctx)

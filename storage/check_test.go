@@ -50,6 +50,7 @@ func checkFixture(t testing.TB) *disk.Mem {
 	if err := l.SetStart(fixtureStart); err != nil {
 		t.Fatal(err)
 	}
+	forceCheckpoint(t, d) // one for each slot
 	o, err := d.OpenLog(t.Context(), other, "other", checkConfig, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -532,6 +533,10 @@ func TestCheckAsksForMeta(t *testing.T) {
 	d := openDir(t, m)
 	openLog(t, d, Config{})
 	mustClose(t, d)
+	if err := m.MkdirAll(d.MetaPath()); err != nil {
+		t.Fatal(err)
+	}
+	setFile(t, m, path.Join(d.MetaPath(), "table"), []byte("x"))
 	var asked string
 	r, err := Check(t.Context(), CheckOptions{FS: m, Path: "/data", Meta: func(_ context.Context, dir string) error {
 		asked = dir

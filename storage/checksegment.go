@@ -49,13 +49,9 @@ func (s *segmentCheck) check(i int) {
 		return
 	}
 	defer func() { _ = file.Close() }() // only read
-	limit := s.size
-	if s.sealed {
-		limit = min(limit, s.seal.logBytes)
-	}
 	later := slices.ContainsFunc(s.segs[i+1:], func(n *segmentCheck) bool { return n.sealed })
 	w := &batchCheck{
-		segmentCheck: s, file: &countedReader{ctx: s.ctx, ReaderAt: file, checker: s.checker}, limit: limit, until: until,
+		segmentCheck: s, file: &countedReader{ctx: s.ctx, ReaderAt: file, checker: s.checker}, limit: s.size, until: until,
 		bound: durableUntil(s.seg.base, until, s.sealed, s.seal, later, s.rec, s.known),
 	}
 	for _, kind := range []tableKind{offsetTable, timeTable} {
@@ -80,7 +76,7 @@ func (s *segmentCheck) check(i int) {
 type batchCheck struct {
 	*segmentCheck
 	file   *countedReader
-	limit  int64 // of the file: what the seal says, or its size
+	limit  int64 // of the file
 	until  int64 // where the next segment begins, -1 if none is known
 	bound  int64 // offset up to which everything was durable
 	at     scanned

@@ -203,25 +203,29 @@ func (d *Dir) holdsRecords(name string) bool {
 	return false
 }
 
-// Remove deletes the log: it is gone when Remove returns, its files are
-// removed in the background. Sections in flight stay valid.
-func (d *Dir) Remove(l *Log) error {
-	if !l.close() {
-		return ErrClosed
+// Remove deletes logs: they are gone when Remove returns, their files are
+// removed in the background. Sections in flight stay valid. One that cannot be
+// removed, such as one that is closed (ErrClosed), leaves the others gone; the
+// error is that of the first.
+func (d *Dir) Remove(logs ...*Log) error {
+	var failed error
+	var asides []string
+	for _, l := range logs {
+		aside, err := d.trash(l)
+		if err == nil {
+			asides = append(asides, aside)
+		} else if failed == nil {
+			failed = err
+		}
 	}
-	d.mu.Lock()
-	delete(d.mu.logs, l.id)
-	delete(d.mu.checkpoint.records, l.id)
-	d.mu.changed = true
-	d.mu.Unlock()
-	aside := d.path(trashDir, asideName(l.id.dirName(), d.opts.Now()))
-	if err := d.opts.FS.Rename(l.path, aside); err != nil {
-		return fmt.Errorf("remove %s: %w", l.path, err)
+	if len(asides) == 0 {
+		return failed
 	}
+	// Once for all: the more partitions there are, the slower each sync is.
 	for _, name := range []string{trashDir, logsDir} {
 		err := syncFault(d.path(name), d.files.sparing(func() error { return d.opts.FS.SyncDir(d.path(name)) }))
 		if err != nil {
-			// Without descriptors the log is gone but may come back by a
+			// Without descriptors the logs are gone but may come back by a
 			// crash, for the next start to remove.
 			if !noDescriptors(err) {
 				d.fail(err)
@@ -229,8 +233,25 @@ func (d *Dir) Remove(l *Log) error {
 			return err
 		}
 	}
-	d.background.Go(func() { d.discard(aside) })
-	return nil
+	d.background.Go(func() { d.discard(asides...) })
+	return failed
+}
+
+// trash closes a log and moves it to the trash, and says where it is there.
+func (d *Dir) trash(l *Log) (aside string, err error) {
+	if !l.close() {
+		return "", ErrClosed
+	}
+	d.mu.Lock()
+	delete(d.mu.logs, l.id)
+	delete(d.mu.checkpoint.records, l.id)
+	d.mu.changed = true
+	d.mu.Unlock()
+	aside = d.path(trashDir, asideName(l.id.dirName(), d.opts.Now()))
+	if err := d.opts.FS.Rename(l.path, aside); err != nil {
+		return "", fmt.Errorf("remove %s: %w", l.path, err)
+	}
+	return aside, nil
 }
 
 // emptyTrash removes in the background what is in the trash.
@@ -239,17 +260,18 @@ func (d *Dir) emptyTrash() error {
 	if err != nil || len(names) == 0 {
 		return err
 	}
-	d.background.Go(func() {
-		for _, name := range names {
-			d.discard(d.path(trashDir, name))
-		}
-	})
+	for i, name := range names {
+		names[i] = d.path(trashDir, name)
+	}
+	d.background.Go(func() { d.discard(names...) })
 	return nil
 }
 
-func (d *Dir) discard(path string) {
-	if err := d.opts.FS.RemoveAll(path); err != nil {
-		d.opts.Logger.Warn("trash was not removed; the next start tries again", slog.String("path", path), slog.Any("err", err))
+func (d *Dir) discard(paths ...string) {
+	for _, path := range paths {
+		if err := d.opts.FS.RemoveAll(path); err != nil {
+			d.opts.Logger.Warn("trash was not removed; the next start tries again", slog.String("path", path), slog.Any("err", err))
+		}
 	}
 }
 

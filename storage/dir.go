@@ -87,6 +87,7 @@ type Dir struct {
 	background sync.WaitGroup // removal of trash
 
 	checkpointing sync.Mutex // held over the writing of a checkpoint
+	wall          guardedClock
 
 	mu struct {
 		sync.Mutex
@@ -169,6 +170,7 @@ func (d *Dir) begin() (err error) {
 	if d.mu.checkpoint.records == nil {
 		d.mu.checkpoint.records = make(map[ID]checkpointRecord)
 	}
+	d.wall.clockWatch = newClockWatch(d.mu.checkpoint.wallMs, d.opts.Now().UnixMilli(), d.clock())
 	d.clean = fresh || marked && marker.matches(d.mu.checkpoint)
 	if !fresh {
 		for _, name := range []string{logsDir, trashDir, quarantineDir} {

@@ -390,6 +390,43 @@ func TestRemoveDuringUse(t *testing.T) {
 	mustClose(t, d)
 }
 
+// TestRemoveMany proves that a topic of many partitions goes with one sync of
+// each directory, and that a log that was closed keeps none of the others.
+func TestRemoveMany(t *testing.T) {
+	t.Parallel()
+	m := disk.NewMem()
+	d := openDir(t, m)
+	var logs []*Log
+	for i := range 50 {
+		l, err := d.OpenLog(t.Context(), ID{Topic: TopicID{1}, Partition: int32(i)}, "t", Config{}, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		logs = append(logs, l)
+	}
+	if err := d.Remove(logs[7]); err != nil {
+		t.Fatal(err)
+	}
+	syncs := map[string]int{}
+	m.SetFault(func(op disk.Op) error {
+		if op.Kind == disk.OpSyncDir {
+			syncs[path.Base(op.Path)]++
+		}
+		return nil
+	})
+	if err := d.Remove(logs...); !errors.Is(err, ErrClosed) {
+		t.Errorf("one of them was closed: %v", err)
+	}
+	m.SetFault(nil)
+	if syncs[trashDir] != 1 || syncs[logsDir] != 1 {
+		t.Errorf("syncs of directories: %v, want one each", syncs)
+	}
+	mustClose(t, d)
+	if names, err := m.List("/data/" + logsDir); err != nil || len(names) > 0 {
+		t.Errorf("left: %v, %v", names, err)
+	}
+}
+
 // TestOutOfDescriptors proves that idle files are given up when the process
 // may open no more, and that this is no failure of the disk.
 func TestOutOfDescriptors(t *testing.T) {

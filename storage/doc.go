@@ -75,7 +75,11 @@
 // the next checkpoint, which says where the log begins: so whoever looks at the
 // directory alone does not miss the records. Nothing is synced for that. What a
 // crash brings back of such files, some or all, is unread and removed again. A
-// log that ends below its start after a crash begins anew there.
+// log that ends below its start after a crash begins anew there. When the start
+// is past all that the active segment holds, the keeper ends that one too.
+//
+// Expired says where the start may rise to by age and size, and Steady whether
+// the wall clock is good for telling ages; the caller does the rest.
 //
 // # After a crash
 //

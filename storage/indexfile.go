@@ -36,12 +36,15 @@ func writeIndexFile(fs disk.FS, name string, magic [4]byte, head seal, count int
 }
 
 // writePending adds the entries up to the mark that the index files of a
-// segment do not have yet. The header says how far they reach and whether
+// segment do not have yet, or writes them anew if they are stale. The header says how far they reach and whether
 // idempotent producers wrote that part; it is not sealed.
 func writePending(fs disk.FS, s *segment, m *mark, entries []entry, times []timeEntry) error {
 	w := s.written
+	if w.stale {
+		w = writtenIndex{}
+	}
 	newEntries, newTimes := entries[w.entries:], times[w.times:]
-	if len(newEntries) == 0 && len(newTimes) == 0 {
+	if len(newEntries) == 0 && len(newTimes) == 0 && !s.written.stale {
 		return nil
 	}
 	head := seal{base: s.base, next: m.offset, logBytes: m.pos, maxTimestamp: m.maxTimestamp, lastAppend: m.lastAppend}

@@ -18,7 +18,7 @@ const (
 
 // keeper is the one goroutine of a directory that writes what nobody waits
 // for: it seals segments that have ended, writes checkpoints, removes segments
-// below their log's start, and ends segments that have grown old.
+// below their log's start, and ends segments whose time is over.
 type keeper struct {
 	dir  *Dir
 	wake chan struct{}
@@ -76,7 +76,7 @@ func (k *keeper) run(ctx context.Context) {
 		case <-k.wake:
 		case <-tick.C:
 			k.dir.measureFree()
-			k.rollOld()
+			k.rollOver()
 			due = k.removalsDue()
 		}
 		if k.dir.Failed() != nil {
@@ -117,12 +117,12 @@ func (k *keeper) complain(msg string, err error) {
 	k.dir.fail(err)
 }
 
-// rollOld ends the segments whose time is over.
-func (k *keeper) rollOld() {
+// rollOver ends the segments that are old enough or of which nothing is left.
+func (k *keeper) rollOver() {
 	now := k.dir.opts.Now()
 	for _, l := range k.dir.openLogs() {
-		if err := l.rollIfOld(now); err != nil {
-			k.dir.opts.Logger.Warn("segment that is old enough was not closed",
+		if err := l.rollIfOver(now); err != nil {
+			k.dir.opts.Logger.Warn("segment whose time is over was not closed",
 				slog.String("topic", l.name), slog.Int("partition", int(l.id.Partition)), slog.Any("err", err))
 		}
 	}

@@ -26,6 +26,7 @@ type metrics struct {
 	segments      prometheus.Gauge
 	diskTotal     prometheus.Gauge
 	diskFree      prometheus.Gauge
+	clockUnsteady prometheus.Gauge
 }
 
 // held counts segments that a log has from now on (sign 1) or has no more (-1).
@@ -72,6 +73,7 @@ func newMetrics(r prometheus.Registerer, unflushed func() float64) *metrics {
 		segments:      gauge("segments", "Segments of open logs."),
 		diskTotal:     gauge("disk_total_bytes", "Size of the file system that holds the data directory."),
 		diskFree:      gauge("disk_free_bytes", "Room left on the file system that holds the data directory, measured each second."),
+		clockUnsteady: gauge("clock_unsteady", "1 while the wall clock is not trusted after a step, and nothing is deleted by age."),
 		unflushed: prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Namespace: "leat", Subsystem: "storage", Name: "page_cache_unflushed_bytes",
 			Help: "Bytes of page-cache-mode logs that no flush has covered yet.",
@@ -80,7 +82,7 @@ func newMetrics(r prometheus.Registerer, unflushed func() float64) *metrics {
 	if r != nil {
 		r.MustRegister(m.flushRounds, m.flushSeconds, m.flushFiles, m.flushSyncAlls, m.writes, m.bytes, m.batches, m.rolls, m.recoveries,
 			m.cutBytes, m.rebuilt, m.checkpoints, m.openFiles, m.maxFiles, m.mappings, m.unflushed, m.writeSeconds, m.logBytes, m.segments,
-			m.diskTotal, m.diskFree)
+			m.diskTotal, m.diskFree, m.clockUnsteady)
 	}
 	return m
 }

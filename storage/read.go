@@ -3,6 +3,7 @@ package storage
 import (
 	"errors"
 	"io"
+	"math"
 	"os"
 	"sync/atomic"
 
@@ -37,6 +38,29 @@ func (l *Log) Read(from int64, maxBytes int, upTo int64) (record.Section, error)
 		return nil, l.gone(from, err)
 	}
 	return &section{files: l.dir.files, handle: h, start: start, size: end.pos - start, next: end.offset}, nil
+}
+
+// Locate finds the batch that has an offset: its file, and the position in it.
+// The errors are those of Read, and ErrOffsetOutOfRange at the log's end.
+func (l *Log) Locate(offset int64) (file string, pos int64, err error) {
+	if !l.enter() {
+		return "", 0, ErrClosed
+	}
+	defer l.leave()
+	v, found, err := l.view(offset, math.MaxInt64)
+	if err != nil {
+		return "", 0, err
+	}
+	if !found {
+		return "", 0, ErrOffsetOutOfRange
+	}
+	h, err := l.dir.files.acquire(v.seg)
+	if err != nil {
+		return "", 0, l.gone(offset, err)
+	}
+	defer l.dir.files.release(h)
+	at, err := v.find(h, offset)
+	return v.seg.logPath(), at.pos, l.gone(offset, err)
 }
 
 // view is a consistent look at the segment that has an offset.

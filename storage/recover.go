@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"os"
 	"path/filepath"
 	"slices"
 	"syscall"
@@ -25,6 +24,7 @@ type found struct {
 	seal   seal  // from whichever index file has a valid one
 	sealed bool
 	whole  bool // both index files have it
+	torn   bool // an index file has something in it, but not its header
 }
 
 // recovery opens one partition's log.
@@ -266,13 +266,15 @@ func (r *recovery) removeOrphans() error {
 // readSeals looks for the seal in both index files.
 func (r *recovery) readSeals(f *found) {
 	read := func(kind tableKind) (s seal, ok bool) {
-		file, err := r.dir.opts.FS.OpenFile(kind.path(f.seg), os.O_RDONLY)
-		if err != nil {
-			return seal{}, false
+		path := kind.path(f.seg)
+		if p, err := readHead(r.dir.opts.FS, path); err == nil {
+			if s, err = decodeHeader(p, kind.magic()); err == nil && s.base == f.seg.base {
+				return s, s.flags&sealedFlag != 0
+			}
 		}
-		s, err = readSeal(file, kind.magic())
-		_ = file.Close() // only read
-		return s, err == nil && s.base == f.seg.base
+		info, err := r.dir.opts.FS.Stat(path)
+		f.torn = f.torn || err == nil && info.Size() > 0
+		return seal{}, false
 	}
 	a, okA := read(offsetTable)
 	b, okB := read(timeTable)
@@ -422,8 +424,10 @@ func (r *recovery) finish() error {
 	l.mu.start = r.start
 	l.mu.end = last.next
 	l.mu.epoch = r.rec.leaderEpoch
-	// An index that was rebuilt is written with the next checkpoint.
-	l.mu.changed = !r.known || r.rec.activeBase != last.base || r.rec.recoveryPos != last.size || r.rec.logStart != r.start || r.rebuilt > 0
+	// An index that was rebuilt, or is stale, is written with the next
+	// checkpoint.
+	l.mu.changed = !r.known || r.rec.activeBase != last.base || r.rec.recoveryPos != last.size || r.rec.logStart != r.start ||
+		r.rebuilt > 0 || last.written.stale
 	return nil
 }
 

@@ -42,7 +42,7 @@ func (r *recovery) resume(f *found) {
 	}
 	s.next, s.size, s.maxTimestamp, s.crc = r.rec.recoveryOffset, r.rec.recoveryPos, r.rec.maxTimestamp, r.rec.logCRC
 	s.firstAppend, s.lastAppend = r.rec.lastAppendMs, r.rec.lastAppendMs
-	s.written = writtenIndex{len(entries), len(times), r.rec.indexCRC, r.rec.timeIndexCRC}
+	s.written = writtenIndex{entries: len(entries), times: len(times), entriesCRC: r.rec.indexCRC, timesCRC: r.rec.timeIndexCRC}
 }
 
 // readEntries reads the first count entries of an index file that is not
@@ -71,6 +71,11 @@ func (r *recovery) scanSegment(i int, bound, next int64) error {
 	f := &r.found[i]
 	s := f.seg
 	r.resume(f)
+	if f.torn || f.sealed {
+		// What the files say of the segment is not so, and would stay if no
+		// entry were added.
+		s.written.stale = true
+	}
 	h, err := r.dir.files.acquire(s)
 	if err != nil {
 		return err

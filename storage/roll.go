@@ -48,27 +48,28 @@ func (l *Log) roll(old *segment) (*segment, error) {
 	return seg, nil
 }
 
-// rollIfOld ends the active segment if it is old enough, append or not.
-func (l *Log) rollIfOld(now time.Time) error {
+// rollIfOver ends the active segment, append or not, if it is old enough, or if
+// the log's start is past all of it: then its room can only come back with it.
+func (l *Log) rollIfOver(now time.Time) error {
 	if !l.enter() {
 		return nil
 	}
 	defer l.leave()
 	cfg := l.config.Load()
-	old := func() *segment {
+	over := func() *segment {
 		l.mu.RLock()
 		defer l.mu.RUnlock()
-		if seg := l.activeLocked(); seg.size > 0 && tooOld(seg.firstAppend, now.UnixMilli(), cfg) {
+		if seg := l.activeLocked(); seg.size > 0 && (seg.next <= l.mu.start || tooOld(seg.firstAppend, now.UnixMilli(), cfg)) {
 			return seg
 		}
 		return nil
 	}
-	if old() == nil || l.dir.Failed() != nil {
+	if over() == nil || l.dir.Failed() != nil {
 		return nil
 	}
 	l.writing.Lock()
 	defer l.writing.Unlock()
-	seg := old() // an append may have ended it meanwhile
+	seg := over() // an append may have ended it meanwhile
 	if seg == nil {
 		return nil
 	}

@@ -48,6 +48,9 @@ type segment struct {
 type writtenIndex struct {
 	entries, times       int
 	entriesCRC, timesCRC uint32
+	// stale says that the files hold something else, and are to be written
+	// from their beginning.
+	stale bool
 }
 
 func newSegment(dir string, base int64, gen uint32) *segment {

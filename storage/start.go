@@ -11,8 +11,9 @@ import (
 // SetStart raises the log's start to offset. What is below it cannot be read
 // from here on; segments that are wholly below leave the log at once, or when
 // they are sealed and durable, and their files go in the background. Sections
-// in flight stay valid. The segment that grows stays. A start that is not
-// higher than the log's changes nothing.
+// in flight stay valid. The segment that grows is ended within about a second
+// when all of it is below. A start that is not higher than the log's changes
+// nothing.
 //
 // The caller has made the start durable before, and gives it to every OpenLog:
 // files of removed segments may come back with a crash, and go again then.

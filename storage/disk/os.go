@@ -1,6 +1,7 @@
 package disk
 
 import (
+	"cmp"
 	"errors"
 	"io"
 	"io/fs"
@@ -21,6 +22,8 @@ const (
 // OS is the file system of the operating system (Linux).
 var OS FS = &osFS{}
 
+var errNotRegular = errors.New("not a regular file")
+
 // osFS keeps one open directory for each file system that SyncAll was asked
 // for. The kernel reports a write-back error once to every open description,
 // so an error that somebody else's syncfs saw first still reaches the one that
@@ -36,9 +39,15 @@ func (*osFS) OpenFile(name string, flag int) (File, error) {
 	if flag&os.O_APPEND != 0 {
 		return nil, &fs.PathError{Op: "open", Path: name, Err: syscall.EINVAL}
 	}
-	f, err := os.OpenFile(name, flag, fileMode)
+	// A pipe in a file's place must be refused and not waited for. To a regular
+	// file the flag means nothing.
+	f, err := os.OpenFile(name, flag|syscall.O_NONBLOCK, fileMode)
 	if err != nil {
 		return nil, err
+	}
+	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() && !info.IsDir() {
+		_ = f.Close()
+		return nil, cmp.Or(err, error(&fs.PathError{Op: "open", Path: name, Err: errNotRegular}))
 	}
 	conn, err := f.SyscallConn()
 	if err != nil {
@@ -55,8 +64,13 @@ func (*osFS) Rename(from, to string) error          { return os.Rename(from, to)
 func (*osFS) Link(from, to string) error            { return os.Link(from, to) }
 func (*osFS) Stat(name string) (fs.FileInfo, error) { return os.Stat(name) }
 
+// openDir opens a directory and nothing else, and waits for nothing.
+func openDir(dir string) (*os.File, error) {
+	return os.OpenFile(dir, os.O_RDONLY|syscall.O_DIRECTORY, 0)
+}
+
 func (*osFS) List(dir string) ([]string, error) {
-	d, err := os.Open(dir)
+	d, err := openDir(dir)
 	if err != nil {
 		return nil, err
 	}
@@ -69,7 +83,7 @@ func (*osFS) List(dir string) ([]string, error) {
 }
 
 func (*osFS) SyncDir(dir string) error {
-	d, err := os.Open(dir)
+	d, err := openDir(dir)
 	if err != nil {
 		return err
 	}
@@ -107,7 +121,7 @@ func (o *osFS) syncHandle(dir string) (*os.File, error) {
 		delete(o.mu.syncDirs, dir)
 		_ = d.Close() // a call in flight keeps its descriptor until it ends
 	}
-	d, err := os.Open(dir)
+	d, err := openDir(dir)
 	if err != nil {
 		return nil, err
 	}
@@ -123,9 +137,15 @@ func (*osFS) Lock(name string) (io.Closer, error) { return flock(name, os.O_RDWR
 func (*osFS) LockExisting(name string) (io.Closer, error) { return flock(name, os.O_RDONLY) }
 
 func flock(name string, flag int) (io.Closer, error) {
-	f, err := os.OpenFile(name, flag, fileMode)
+	// A pipe in a file's place must be refused and not waited for. To a regular
+	// file the flag means nothing.
+	f, err := os.OpenFile(name, flag|syscall.O_NONBLOCK, fileMode)
 	if err != nil {
 		return nil, err
+	}
+	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() && !info.IsDir() {
+		_ = f.Close()
+		return nil, cmp.Or(err, error(&fs.PathError{Op: "open", Path: name, Err: errNotRegular}))
 	}
 	conn, err := f.SyscallConn()
 	if err == nil {
