@@ -45,6 +45,9 @@ func (c *serveConfig) validate() error {
 		return fmt.Errorf("--ready-file %q is a directory", c.ReadyFile)
 	}
 	for _, bound := range c.listeners() {
+		if _, _, err := net.SplitHostPort(bound.addr); err != nil {
+			return fmt.Errorf("%s %q is not HOST:PORT", bound.flag, bound.addr)
+		}
 		if _, err := net.ResolveTCPAddr("tcp", bound.addr); err != nil {
 			return fmt.Errorf("%s %q: %w", bound.flag, bound.addr, err)
 		}
@@ -114,16 +117,22 @@ func (c *serveConfig) logger(w io.Writer) *slog.Logger {
 
 // yamlFile gives kong the values of a YAML file: a flat map with the flags'
 // names, and the broker configs of --set under "config".
-type yamlFile map[string]any
+type yamlFile struct {
+	name   string // for errors
+	values map[string]any
+}
 
 func loadYAML(r io.Reader) (kong.Resolver, error) {
-	f := yamlFile{}
+	f := yamlFile{name: "--config"}
+	if file, ok := r.(*os.File); ok {
+		f.name = file.Name()
+	}
 	d := yaml.NewDecoder(r)
-	if err := d.Decode(&f); err != nil && !errors.Is(err, io.EOF) {
-		return nil, err
+	if err := d.Decode(&f.values); err != nil && !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("%s: %w", f.name, err)
 	}
 	if err := d.Decode(new(any)); !errors.Is(err, io.EOF) {
-		return nil, errors.New("there is more than one YAML document")
+		return nil, fmt.Errorf("%s: there is more than one YAML document", f.name)
 	}
 	return f, nil
 }
@@ -147,9 +156,9 @@ func (f yamlFile) Validate(app *kong.Application) error {
 		}
 	}
 	delete(known, "help")
-	for name := range f {
+	for name := range f.values {
 		if !known[name] {
-			return fmt.Errorf("unknown setting %q", name)
+			return fmt.Errorf("%s: unknown setting %q", f.name, name)
 		}
 	}
 	return nil
@@ -163,12 +172,12 @@ func (f yamlFile) Resolve(_ *kong.Context, _ *kong.Path, flag *kong.Flag) (any, 
 			return nil, nil
 		}
 	}
-	v, ok := f[yamlName(flag.Name)]
+	v, ok := f.values[yamlName(flag.Name)]
 	if !ok {
 		return nil, nil
 	}
 	switch v := v.(type) {
-	case yamlFile: // yaml makes nested maps of the outer type
+	case map[string]any:
 		out := map[string]any{}
 		for k, e := range v {
 			out[k] = fmt.Sprint(e)

@@ -1,7 +1,8 @@
 // Command leat is an event-streaming platform in one binary: a partitioned,
 // append-only log with doors for HTTP, WebSocket and the Kafka protocol, and the
-// command line client. This file only wires: it opens the parts in order, waits,
-// and closes them in reverse.
+// command line client. This file only wires: it opens the parts of a server in
+// order, waits, and closes them in reverse; and it hands a data directory to the
+// check.
 package main
 
 import (
@@ -19,6 +20,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strconv"
 	"sync"
 	"syscall"
 	"time"
@@ -73,23 +75,24 @@ func main() {
 func run(args []string, stdio cli.IO) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	// A second signal ends the process at once.
-	context.AfterFunc(ctx, stop)
+	// A second signal ends the process at once, but not one that came with the
+	// first, as from a terminal and from what runs us in it.
+	context.AfterFunc(ctx, func() { time.AfterFunc(time.Second, stop) })
 	var cmds commands
 	exited := -1
-	parser, err := kong.New(&cmds, kong.Name("leat"), kong.DefaultEnvars("LEAT"), kong.UsageOnError(),
+	parser, err := kong.New(&cmds, append(cli.Options(), kong.Name("leat"), kong.DefaultEnvars("LEAT"),
 		kong.Description("Event streaming in one binary. Data on stdout, words on stderr."),
 		kong.Configuration(loadYAML), kong.Vars{"version": version}, kong.Writers(stdio.Out, stdio.Err),
-		kong.Exit(func(code int) { exited = code }), kong.BindTo(ctx, (*context.Context)(nil)), kong.Bind(stdio))
+		kong.Exit(func(code int) { exited = code }), kong.BindTo(ctx, (*context.Context)(nil)), kong.Bind(stdio))...)
 	if err != nil {
 		return complain(stdio, err, exitFailure)
 	}
 	k, err := parser.Parse(args)
-	if exited >= 0 { // --help
+	if exited >= 0 { // --help, --version
 		return exited
 	}
 	if err != nil {
-		return complain(stdio, fmt.Errorf("%w; see leat --help", err), exitUsage)
+		return cli.Misused(stdio, err)
 	}
 	if err := k.Run(); err != nil {
 		return complain(stdio, err, exitCode(err))
@@ -209,8 +212,11 @@ func (s *server) open(ctx context.Context) error {
 	if err := s.announce(); err != nil {
 		return err
 	}
+	if s.config.Insecure {
+		s.log.Warn("there is no authentication: whoever reaches the addresses may read, write and delete everything")
+	}
 	s.log.Info("ready", slog.String("http", s.http.Addr().String()), slog.String("kafka", s.kafka.Addr().String()),
-		slog.String("ops", s.ops.Addr().String()), slog.String("data_dir", s.config.DataDir),
+		slog.String("kafka_advertised", net.JoinHostPort(host, strconv.Itoa(int(port)))), slog.String("ops", s.ops.Addr().String()), slog.String("data_dir", s.config.DataDir),
 		slog.String("cluster_id", s.broker.ClusterID()), slog.Int("node_id", int(s.broker.NodeID())),
 		slog.String("version", version), slog.String("took", time.Since(begun).String()))
 	return nil
@@ -322,10 +328,10 @@ func (c *checkCmd) Run(ctx context.Context, stdio cli.IO) error {
 	if err := c.print(stdio.Out, report); err != nil {
 		return err
 	}
-	_, _ = fmt.Fprintf(stdio.Err, "leat: %d partitions, %d segments, %d batches, %d records, %d bytes: %d findings, %d of them damage\n",
+	_, _ = fmt.Fprintf(stdio.Err, "leat: partitions %d, segments %d, batches %d, records %d, bytes %d; findings %d, of them damage %d\n",
 		report.Partitions, report.Segments, report.Batches, report.Records, report.Bytes, len(report.Findings)+report.Omitted, report.Damages)
 	if report.Damages > 0 {
-		return &storage.DamagedError{Path: c.Dir, Err: fmt.Errorf("%d findings are damage", report.Damages)}
+		return &storage.DamagedError{Path: c.Dir, Err: errors.New("records or metadata are damaged, see the findings")}
 	}
 	return nil
 }

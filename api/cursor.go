@@ -37,6 +37,10 @@ type Cursor struct {
 //	    offset, uvarint
 //	CRC-32C of all that, 4 bytes, big endian
 const (
+	// MaxCursorPartitions is how many partitions a cursor may hold, so that
+	// what is given out as one is taken back, at whatever offsets.
+	MaxCursorPartitions = 3000
+
 	cursorVersion = 1
 	cursorHead    = 1 + 16
 	cursorSum     = 4

@@ -3,6 +3,7 @@ package api
 import (
 	"bytes"
 	"encoding/base64"
+	"slices"
 	"strconv"
 	"unicode/utf8"
 
@@ -31,7 +32,8 @@ const (
 
 // AppendRecord appends a record as a JSON object. The bytes of a key or value
 // stand in exactly one of three members: the plain one if they are JSON, the
-// one with _str if they are text, else the one with _b64. null is a null value
+// one with _str if they are text, else the one with _b64, as is a large text of
+// which much is control characters. null is a null value
 // and nothing else: the bytes of the word null are text. It never fails.
 func AppendRecord(dst []byte, partition int32, r *record.Record, f Form) []byte {
 	dst = append(dst, `{"partition":`...)
@@ -72,14 +74,37 @@ func (f Form) member(dst []byte, name string, p []byte) []byte {
 		// Forced, so it is a JSON string of the text.
 		dst = append(dst, `":`...)
 		return appendQuote(dst, p)
-	case utf8.Valid(p) || f.As == AsJSON:
+	case f.As == AsJSON || utf8.Valid(p) && (len(p) < largeText || quotedSize(p) < 2*len(p)):
 		return appendStr(dst, p)
 	default:
 		return appendB64(dst, p)
 	}
 }
 
+// largeText is from where on the size of a text is looked at before it is made:
+// control characters take six bytes each, and a record of nothing else would
+// take the memory of many.
+const largeText = 64 << 10
+
+// quotedSize is the size of p as a JSON string, about: that of what is not UTF-8
+// may be less.
+func quotedSize(p []byte) int {
+	n := len(p) + 2
+	for _, c := range p {
+		switch {
+		case c == '"', c == '\\', c >= '\b' && c <= '\r' && c != '\v':
+			n++
+		case c < ' ':
+			n += 5
+		}
+	}
+	return n
+}
+
 func appendStr(dst, p []byte) []byte {
+	if len(p) >= largeText {
+		dst = slices.Grow(dst, quotedSize(p)+largeText)
+	}
 	return appendQuote(append(dst, `_str":`...), p)
 }
 
@@ -114,13 +139,15 @@ func appendQuote[T string | []byte](dst []byte, p T) []byte {
 
 var valueOptions = []jsontext.Options{jsontext.AllowDuplicateNames(true)}
 
-// isJSON reports whether p is the text of a JSON value other than null.
+// isJSON reports whether p is the text of a JSON value other than null that a
+// reader can be given within its own: one that nests too deep for its parser
+// would cost it all that stands around it.
 func isJSON(p []byte) bool {
 	text := bytes.Trim(p, " \t\r\n")
 	if len(text) == 0 || !mayBeJSON(text[0]) || string(text) == "null" {
 		return false
 	}
-	return jsontext.Value(p).IsValid(valueOptions...)
+	return jsontext.Value(p).IsValid(valueOptions...) && !tooDeep(text)
 }
 
 // mayBeJSON tells at a glance most of what is no JSON.

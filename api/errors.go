@@ -25,7 +25,6 @@ const (
 	KafkaInvalidTopic                int16 = 17
 	KafkaNotEnoughReplicas           int16 = 19
 	KafkaInvalidRequiredAcks         int16 = 21
-	KafkaInvalidGroupID              int16 = 24
 	KafkaTopicAuthorization          int16 = 29
 	KafkaClusterAuthorization        int16 = 31
 	KafkaInvalidTimestamp            int16 = 32
@@ -43,12 +42,13 @@ const (
 	KafkaInvalidTxnState             int16 = 48
 	KafkaStorageError                int16 = 56
 	KafkaFetchSessionIDNotFound      int16 = 70
-	KafkaInvalidFetchSessionEpoch    int16 = 71
 	KafkaFencedLeaderEpoch           int16 = 74
 	KafkaUnknownLeaderEpoch          int16 = 75
 	KafkaUnsupportedCompression      int16 = 76
 	KafkaInvalidRecord               int16 = 87
 	KafkaUnknownTopicID              int16 = 100
+	KafkaMismatchedEndpointType      int16 = 114
+	KafkaUnsupportedEndpointType     int16 = 115
 )
 
 // Error is how an error looks from outside. It is a value.

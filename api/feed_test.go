@@ -32,7 +32,7 @@ func logged(t testing.TB, b *broker.Broker, topic string, form Form) (texts []st
 		if res.Err != nil {
 			t.Fatal(res.Err)
 		}
-		walk := NewWalk(res.Section)
+		walk := NewWalk(res.Section, func(int64, error) {})
 		next := res.Section.NextOffset()
 		err := walk.Each(Plan{From: tail.Position(0).Offset, End: next}, func(rec *record.Record) {
 			texts = append(texts, string(AppendRecord(nil, 0, rec, form)))
@@ -307,6 +307,34 @@ func TestFeedAges(t *testing.T) {
 			t.Errorf("%d bytes, %d strands are left", f.mu.bytes, len(f.mu.strands))
 		}
 	})
+}
+
+// A read that panics leaves no flight to wait for, no slot taken, and nothing
+// behind.
+func TestFeedSurvivesPanic(t *testing.T) {
+	f := NewFeed(FeedOptions{})
+	flight := make(chan struct{})
+	f.mu.Lock()
+	s := f.strand(strandKey{partition: 1})
+	s.flights[0] = flight
+	f.mu.making++
+	f.mu.Unlock()
+	func() {
+		defer func() {
+			if recover() == nil {
+				t.Error("no panic")
+			}
+		}()
+		_ = f.make(nil, 0, s, flight, &Run{Partition: 1}, anyLimits, 1) // there is no tail to read
+	}()
+	select {
+	case <-flight:
+	default:
+		t.Error("others wait for the flight")
+	}
+	if f.mu.making != 0 || len(f.mu.strands) != 0 || len(f.slots) != 0 {
+		t.Errorf("%d make text, %d strands, %d slots", f.mu.making, len(f.mu.strands), len(f.slots))
+	}
 }
 
 // value is the value of a counter.

@@ -17,7 +17,8 @@ const planWindow = 1 << 20
 
 // Walk reads a section batch by batch through one buffer.
 type Walk struct {
-	sec record.Section
+	sec     record.Section
+	damaged func(offset int64, err error)
 	// buf holds the section's bytes [from, from+len(buf)).
 	buf  []byte
 	from int64
@@ -30,29 +31,28 @@ var windowPool = sync.Pool{New: func() any {
 }}
 
 // NewWalk walks over sec, which stays the caller's. The walk must be released.
-func NewWalk(sec record.Section) *Walk {
-	return &Walk{sec: sec, buf: *windowPool.Get().(*[]byte)}
+// damaged is told of each batch that cannot be given out; see
+// broker.Broker.NoteDamage.
+func NewWalk(sec record.Section, damaged func(offset int64, err error)) *Walk {
+	return &Walk{sec: sec, damaged: damaged, buf: *windowPool.Get().(*[]byte)}
 }
 
 // Release gives the buffer back.
-func (bw *Walk) Release() {
-	if cap(bw.buf) <= planWindow {
-		p := bw.buf[:0]
+func (w *Walk) Release() {
+	if cap(w.buf) <= planWindow {
+		p := w.buf[:0]
 		windowPool.Put(&p)
 	}
-	bw.buf = nil
+	w.buf = nil
 }
 
-// Rewind goes back to the first batch.
-func (bw *Walk) Rewind() { bw.pos = 0 }
-
 // Next is the next batch, good until the next call; io.EOF after the last.
-func (bw *Walk) Next() (record.Batch, error) {
-	left := bw.sec.Len() - bw.pos
+func (w *Walk) Next() (record.Batch, error) {
+	left := w.sec.Len() - w.pos
 	if left == 0 {
 		return nil, io.EOF
 	}
-	head, err := bw.view(min(left, record.HeaderSize))
+	head, err := w.view(min(left, record.HeaderSize))
 	if err != nil {
 		return nil, err
 	}
@@ -63,39 +63,39 @@ func (bw *Walk) Next() (record.Batch, error) {
 	if size < record.HeaderSize || size > left {
 		return nil, fmt.Errorf("%w: batch length %d with %d bytes left in the section", record.ErrCorrupt, size, left)
 	}
-	whole, err := bw.view(size)
+	whole, err := w.view(size)
 	if err != nil {
 		return nil, err
 	}
-	bw.pos += size
+	w.pos += size
 	return record.Batch(whole), nil
 }
 
 // view is the next n bytes, which are there.
-func (bw *Walk) view(n int64) ([]byte, error) {
-	if bw.pos < bw.from || bw.pos+n > bw.from+int64(len(bw.buf)) {
-		window := min(max(n, planWindow), bw.sec.Len()-bw.pos)
-		err := bw.load(window)
+func (w *Walk) view(n int64) ([]byte, error) {
+	if w.pos < w.from || w.pos+n > w.from+int64(len(w.buf)) {
+		window := min(max(n, planWindow), w.sec.Len()-w.pos)
+		err := w.load(window)
 		if err != nil && n < window {
 			// What cannot be read may stand behind what is wanted.
-			err = bw.load(n)
+			err = w.load(n)
 		}
 		if err != nil {
 			return nil, err
 		}
 	}
-	at := bw.pos - bw.from
-	return bw.buf[at : at+n : at+n], nil
+	at := w.pos - w.from
+	return w.buf[at : at+n : at+n], nil
 }
 
-func (bw *Walk) load(n int64) error {
-	if int64(cap(bw.buf)) < n {
-		bw.buf = make([]byte, 0, n)
+func (w *Walk) load(n int64) error {
+	if int64(cap(w.buf)) < n {
+		w.buf = make([]byte, 0, n)
 	}
-	bw.buf, bw.from = bw.buf[:n], bw.pos
-	got, err := bw.sec.ReadAt(bw.buf, bw.pos)
+	w.buf, w.from = w.buf[:n], w.pos
+	got, err := w.sec.ReadAt(w.buf, w.pos)
 	if int64(got) < n {
-		bw.buf = bw.buf[:0]
+		w.buf = w.buf[:0]
 		return fmt.Errorf("read %d bytes of a section: %w", n, err)
 	}
 	return nil
@@ -127,15 +127,15 @@ type planner struct {
 // PlanSection plans the answer to a fetch from the offset from. It ends before
 // a batch that is damaged or cannot be read, and fails if that is the first
 // that has records to give.
-func PlanSection(bw *Walk, from int64, most Limits) (Plan, error) {
+func PlanSection(w *Walk, from int64, most Limits) (Plan, error) {
 	pl := &planner{Plan: Plan{From: from, End: from}, left: most}
 	defer pl.reader.Close()
 	for {
 		good := pl.Plan
-		more, err := pl.step(bw)
+		more, err := pl.step(w)
 		switch {
 		case err != nil && good.Records == 0:
-			return good, damagedAt(good.End, err)
+			return good, w.damagedAt(good.End, err)
 		case err != nil:
 			// The next fetch begins here and tells of it.
 			return good, nil
@@ -158,34 +158,35 @@ func (e *damageError) Error() string {
 
 func (e *damageError) Unwrap() []error { return []error{broker.ErrDamaged, e.err} }
 
-// damagedAt says that the batch with the offset is damaged, unless err is of
-// the file system and says nothing of the batch.
-func damagedAt(offset int64, err error) error {
+// damagedAt notes and says that the batch with the offset is damaged, unless err
+// is of the file system and says nothing of the batch.
+func (w *Walk) damagedAt(offset int64, err error) error {
 	if _, ok := errors.AsType[*fs.PathError](err); ok {
 		return err
 	}
+	w.damaged(offset, err)
 	return &damageError{offset: offset, err: err}
 }
 
 // Each gives the records of the plan, which is of the same section, to do. A
 // record is good during the call only. What is behind the plan may be damaged
 // and is not looked at.
-func (bw *Walk) Each(pl Plan, do func(*record.Record)) error {
+func (w *Walk) Each(pl Plan, do func(*record.Record)) error {
 	var reader record.Reader
 	defer reader.Close()
 	var rec record.Record
-	bw.Rewind()
+	w.pos = 0 // the plan was made by a walk over it
 	for at := pl.From; at < pl.End; {
-		b, err := bw.Next()
+		b, err := w.Next()
 		if err != nil {
-			return damagedAt(at, err)
+			return w.damagedAt(at, err)
 		}
 		at = max(at, b.NextOffset())
 		if b.Control() || b.NextOffset() <= pl.From {
 			continue
 		}
 		if err := reader.Reset(b, maxExpanded); err != nil {
-			return damagedAt(b.BaseOffset(), err)
+			return w.damagedAt(b.BaseOffset(), err)
 		}
 		for {
 			err := reader.Next(&rec)
@@ -193,7 +194,7 @@ func (bw *Walk) Each(pl Plan, do func(*record.Record)) error {
 				break
 			}
 			if err != nil {
-				return damagedAt(b.BaseOffset(), err)
+				return w.damagedAt(b.BaseOffset(), err)
 			}
 			if rec.Offset >= pl.From {
 				do(&rec)
@@ -204,8 +205,8 @@ func (bw *Walk) Each(pl Plan, do func(*record.Record)) error {
 }
 
 // step adds the next batch and reports whether to go on behind it.
-func (pl *planner) step(bw *Walk) (bool, error) {
-	b, err := bw.Next()
+func (pl *planner) step(w *Walk) (bool, error) {
+	b, err := w.Next()
 	if err == io.EOF { //nolint:errorlint // next's own signal is never wrapped
 		return false, nil
 	}

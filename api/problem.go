@@ -17,7 +17,7 @@ const maxItemErrors = 100
 
 // Problem is an error as a client of the JSON doors sees it (RFC 9457). Handlers
 // return it where no error of broker fits; every other error becomes one by
-// ProblemOf. Type and Instance are set by the door that sends it.
+// ProblemOf. Instance is set by the door that sends it, Type by JSON.
 type Problem struct { //nolint:errname // the RFC's own word
 	Type         string      `json:"type"`
 	Title        string      `json:"title"`

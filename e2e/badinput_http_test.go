@@ -249,8 +249,8 @@ func TestBadParameters(t *testing.T) {
 		}
 	}
 	s.refuseAll("t", 2, list)
-	if a := s.do("PUT", post, nil); a.header.Get("Allow") != "POST" {
-		t.Errorf("405 with Allow %q, want POST", a.header.Get("Allow"))
+	if a := s.do("PUT", post, nil); a.header.Get("Allow") != "GET, HEAD, POST" {
+		t.Errorf("405 with Allow %q, want GET, HEAD, POST", a.header.Get("Allow"))
 	}
 	if a := s.do("POST", post, []byte("x"), "Content-Type: text/csv"); !strings.Contains(a.header.Get("Accept-Post"), typeNDJSON) {
 		t.Errorf("415 with Accept-Post %q", a.header.Get("Accept-Post"))

@@ -3,6 +3,7 @@ package e2e
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -66,7 +67,8 @@ func otherOrigin(t *testing.T) string {
 }
 
 // TestTailPage proves, in a real browser, that the example page shows every record of a topic once and in order, across
-// a kill and a stop of the server, a pause, deleted records and a deleted topic; and that only pages of the server or of
+// a kill and a stop of the server, a pause, deleted records and a deleted topic, and never those of a topic that was left;
+// that it says what it does; that the commands of the first page work; and that only pages of the server or of
 // an allowed origin get a socket. What is checked is in browser/tail.mjs; this side does to the server what it asks.
 func TestTailPage(t *testing.T) {
 	browser := needBrowser(t)
@@ -114,6 +116,8 @@ func (s *server) obey(ctx context.Context, order string) error {
 	switch verb {
 	case "kill":
 		s.kill()
+	case "freeze":
+		return s.freeze()
 	case "stop":
 		s.stop()
 	case "start":
@@ -129,6 +133,22 @@ func (s *server) obey(ctx context.Context, order string) error {
 	default:
 		return fmt.Errorf("unknown order %q", order)
 	}
+	return nil
+}
+
+// freeze has the process stand still with its connections open, until it is killed.
+func (s *server) freeze() error {
+	s.t.Helper()
+	if err := s.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		return err
+	}
+	eventually(s.t, "the process stands still", func() error {
+		status, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(s.pid()), "status"))
+		if err == nil && !strings.Contains(string(status), "\nState:\tT") {
+			err = errors.New("it runs")
+		}
+		return err
+	})
 	return nil
 }
 

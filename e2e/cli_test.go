@@ -79,6 +79,9 @@ func TestCommandLineFailures(t *testing.T) {
 		{1, "a/b", "", []string{"topic", "create", "a/b", "--server", s.Kafka}},
 		{1, "replication", "", []string{"topic", "create", "r", "--replication-factor", "3", "--server", s.Kafka}},
 		{1, nobody, "", []string{"topic", "list", "--server", nobody}},
+		{1, s.HTTP + " speaks HTTP, not Kafka", "", []string{"topic", "list", "--server", s.HTTP}},
+		{1, s.Ops + " speaks HTTP, not Kafka", "", []string{"topic", "list", "--server", s.Ops}},
+		{1, "topic missing: no such topic at " + s.Kafka, "", []string{"topic", "alter", "missing", "--config", "retention.ms=1", "--server", s.Kafka}},
 		{2, "--acks", "", []string{"produce", "t", "--acks", "two", "--server", s.Kafka}},
 		{2, "--from", "", []string{"consume", "t", "--from", "yesterday", "--server", s.Kafka}},
 		{2, "", "", []string{"consume"}},
@@ -87,5 +90,40 @@ func TestCommandLineFailures(t *testing.T) {
 		if code != c.code || !strings.Contains(words, c.says) || out != "" {
 			t.Errorf("leat %s: exit code %d, want %d; stdout %q, stderr %q", strings.Join(c.args, " "), code, c.code, out, tail(words, 300))
 		}
+	}
+}
+
+// TestCommandLineLimits proves that the topic says how long a line may be, in one record or in a batch of many, that what
+// is longer is named, and that describe and config show what is set.
+func TestCommandLineLimits(t *testing.T) {
+	s := start(t)
+	leat := func(stdin string, code int, args ...string) (out, words string) {
+		t.Helper()
+		out, words, got := run(t, stdin, append(args, "--server", s.Kafka)...)
+		if got != code {
+			t.Fatalf("leat %s: exit code %d, want %d: %s", strings.Join(args, " "), got, code, tail(words, 300))
+		}
+		return out, words
+	}
+	leat("", 0, "topic", "create", "large", "--config", "max.message.bytes=4000000")
+	leat("", 0, "topic", "create", "small", "--config", "max.message.bytes=2000")
+	leat("ok\n"+strings.Repeat("x", 3_900_000)+"\n", 0, "produce", "large")
+	if out, _ := leat("", 0, "consume", "large", "--exit-at-end"); len(out) != 3_900_004 {
+		t.Errorf("%d bytes came back", len(out))
+	}
+	if _, words := leat("ok\n"+strings.Repeat("x", 4_000_001)+"\n", 1, "produce", "large"); !strings.Contains(words, "line 2: longer than 4000000 bytes") {
+		t.Errorf("large: %s", words)
+	}
+	leat(strings.Repeat(strings.Repeat("y", 700)+"\n", 500), 0, "produce", "small")
+	if _, words := leat("ok\n"+strings.Repeat("x", 1999)+"\n", 1, "produce", "small"); !strings.Contains(words, "line 2: MESSAGE_TOO_LARGE") {
+		t.Errorf("small: %s", words)
+	}
+	if out, _ := leat("", 0, "topic", "describe", "small"); !strings.HasPrefix(out, "TOPIC ") || !strings.Contains(out, "  max.message.bytes=2000\n\nPARTITION ") {
+		t.Errorf("describe: %q", out)
+	}
+	set, words := leat("", 0, "topic", "config", "small")
+	all, _ := leat("", 0, "topic", "config", "small", "--all")
+	if strings.Count(set, "\n") != 2 || !strings.Contains(set, "max.message.bytes") || !strings.Contains(words, "--all shows") || strings.Count(all, "\n") < 20 {
+		t.Errorf("config: %q, %q; --all: %q", set, words, clip(all))
 	}
 }

@@ -164,3 +164,21 @@ func TestConfigSources(t *testing.T) {
 		t.Errorf("a name that is no flag: exit code %d: %s", code, words)
 	}
 }
+
+// TestSignalTwice proves that a signal that comes twice at once, as from a terminal and from the program that runs the
+// server in it, is one: the server stops cleanly.
+func TestSignalTwice(t *testing.T) {
+	for range 5 {
+		s := start(t)
+		s.post("/v1/topics/t/records?value=line", typeNDJSON, "a\n")
+		for range 2 {
+			if err := s.cmd.Process.Signal(os.Interrupt); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s.wait()
+		if code := s.cmd.ProcessState.ExitCode(); code != 0 || !strings.Contains(s.stderr.String(), "msg=stopped") {
+			t.Fatalf("exit code %d\n%s", code, s.stderr)
+		}
+	}
+}

@@ -92,6 +92,17 @@ func TestRefusedNamesRequest(t *testing.T) {
 	}
 }
 
+// TestStatementsEnd proves that no line of a script begins with what would go on with the line before: without semicolons,
+// a list or a bracket there is an index or a call.
+func TestStatementsEnd(t *testing.T) {
+	joined := regexp.MustCompile("(?m)^\\s*(?:[\\[(`+]|-[^-]|/[^/*]).*")
+	for _, target := range []string{"/examples/tail.js", "/examples/page.js", "/examples/longpoll.js"} {
+		if line := joined.FindString(get(http.MethodGet, target, nil).body); line != "" {
+			t.Errorf("%s: %s", target, strings.TrimSpace(line))
+		}
+	}
+}
+
 // TestPolicyHolds proves that the pages live by their own policy: no inline script, style or handler, no other origin;
 // and that every local link leads to a page or to a route of the HTTP door.
 func TestPolicyHolds(t *testing.T) {

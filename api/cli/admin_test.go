@@ -28,19 +28,22 @@ func TestShow(t *testing.T) {
 	f.create("other", 1)
 	f.mu.configs["topic logs"] = map[string]string{"retention.ms": "1000", "empty": ""}
 	f.mu.configs["node "] = map[string]string{"log.retention.ms": "5"}
-	if _, words, code := leat(t.Context(), t, strings.NewReader("x\ny\nz\n"), "produce", "logs", "--partition", "1", "--server", f.addr); code != 0 {
+	if _, words, code := leat(t.Context(), t, strings.NewReader("x\ny\nz\n"), "produce", "logs", "--partition", "1", "--timestamp", "1769860800123", "--server", f.addr); code != 0 {
 		t.Fatal(words)
 	}
 	for args, file := range map[string]string{
 		"topic offsets logs":                    "topic_offsets",
 		"topic offsets logs --partition 1":      "topic_offsets_partition",
 		"topic offsets logs --at 1700000000000": "topic_offsets_at",
+		"topic offsets logs --at 1769860800124": "topic_offsets_late",
 		"topic config logs":                     "topic_config",
+		"topic config logs --all":               "topic_config_all",
 		"partition list":                        "partition_list",
 		"partition list logs logs":              "partition_list_logs",
 		"cluster describe":                      "cluster_describe",
 		"cluster config":                        "cluster_config",
 		"cluster config --node 1":               "cluster_config_node",
+		"cluster config --node 1 --all":         "cluster_config_node_all",
 	} {
 		for _, form := range []string{"txt", "json"} {
 			line := strings.Fields(args)
@@ -76,7 +79,7 @@ func TestTopicAlter(t *testing.T) {
 		},
 		{[]string{"--subtract", "l=x"}, 0, "leat: topic t altered: l lost x", 3, map[string]string{"l": "y"}},
 		{[]string{"--config", "e="}, 0, "leat: topic t altered: e=", 3, map[string]string{"l": "y", "e": ""}},
-		{[]string{"--partitions", "3"}, 1, "grow topic t to 3 partitions: INVALID_PARTITIONS: the topic has 3 partitions", 3, map[string]string{"l": "y", "e": ""}},
+		{[]string{"--partitions", "3"}, 1, "add partitions to topic t: INVALID_PARTITIONS: the topic has 3 partitions", 3, map[string]string{"l": "y", "e": ""}},
 		{[]string{"--partitions", "2", "--config", "a=2"}, 1, "INVALID_PARTITIONS", 3, map[string]string{"l": "y", "e": ""}},
 		{[]string{"--partitions", "9", "--config", "unknown=2"}, 1, "alter topic t: INVALID_CONFIG: there is no config unknown", 3, map[string]string{"l": "y", "e": ""}},
 		{nil, 2, "nothing to alter", 3, map[string]string{"l": "y", "e": ""}},
@@ -108,11 +111,16 @@ func TestClusterConfig(t *testing.T) {
 	}{
 		{"", 0, "nothing is set for the cluster; --node N shows"},
 		{"--set a=1 --set b=2", 0, "the cluster altered: a=1, b=2"},
+		{"--node 1", 0, "leat: --all shows 1 default, too"},
 		{"--node 1 --set a=3 --append l=x", 0, "node 1 altered: a=3, l gained x"},
 		{"--delete a", 0, "the cluster altered: a back to default"},
 		{"--set unknown=1", 1, "alter the cluster: INVALID_CONFIG: there is no config unknown"},
 		{"--set a=1 --json", 2, "--json"},
+		{"--node 7", 1, "node 7: no such node at "},
+		{"--node 7 --set a=1", 1, "node 7: no such node at "},
 		{"--node=-2", 2, "--node -2"},
+		{"--all", 2, "--all shows what a node works with"},
+		{"--node 1 --all --set a=1", 2, "--all"},
 		{"--set a", 2, `--set "a" is not K=V`},
 	} {
 		_, words, code := leat(t.Context(), t, nil, append([]string{"cluster", "config", "--server", f.addr}, strings.Fields(c.args)...)...)
@@ -167,7 +175,7 @@ func TestTopicDeleteMany(t *testing.T) {
 		args = append(args, name)
 	}
 	_, words, code := leat(t.Context(), t, nil, args...)
-	if code != 1 || strings.Count(words, " deleted\n") != 2*deleteAtOnce+2 || !strings.Contains(words, "leat: delete topic t20: UNKNOWN_TOPIC_OR_PARTITION") ||
+	if code != 1 || strings.Count(words, " deleted\n") != 2*deleteAtOnce+2 || !strings.Contains(words, "leat: topic t20: no such topic at ") ||
 		!strings.Contains(words, "1 of 43 topics not deleted") || !strings.Contains(words, "leat: deleted 42 topics in ") {
 		t.Errorf("exit %d, %s", code, words)
 	}

@@ -82,8 +82,8 @@ func (c *BenchProduceCmd) Run(ctx context.Context, std IO) error {
 	switch {
 	case c.Records < 1:
 		return usagef("--records %d: want at least 1", c.Records)
-	case c.Size < 0 || c.Size > maxLine:
-		return usagef("--size %d: want 0 to %d", c.Size, maxLine)
+	case c.Size < 0 || c.Size > maxRecord:
+		return usagef("--size %d: want 0 to %d", c.Size, maxRecord)
 	case !(c.Rate >= 0):
 		return usagef("--rate %v: want more than 0", c.Rate)
 	case c.Linger < 0 || c.Linger > time.Minute:
@@ -93,18 +93,22 @@ func (c *BenchProduceCmd) Run(ctx context.Context, std IO) error {
 	if err != nil {
 		return err
 	}
-	opts = append(opts, kgo.ProducerLinger(c.Linger), kgo.MaxBufferedBytes(benchBuffered))
+	most, err := c.prepare(ctx, std, c.Topic, c.Partition)
+	if err != nil {
+		return err
+	}
+	if c.Size > most.bytes {
+		return fmt.Errorf("--size %d is %w", c.Size, most.exceeded())
+	}
+	opts = append(append(opts, most.options()...), kgo.ProducerLinger(c.Linger), kgo.MaxBufferedBytes(max(benchBuffered, 2*most.bytes)))
 	s, err := c.open(ctx, std, c.waiting(), opts...)
 	if err != nil {
 		return err
 	}
 	defer s.Close()
-	if err := c.within(ctx, func(ctx context.Context) error { return prepare(ctx, s, c.Connection, c.Topic, c.Partition) }); err != nil {
-		return err
-	}
-	p := newProduction(ctx, s.Client, c.Timeout)
+	p := newProduction(ctx, s.Client, c.Timeout, "record", most)
 	defer p.close()
-	status := c.progress(s, "produced", "records", false)
+	status := c.progress(s, "produced", "record", false)
 	h, began := &histogram{}, time.Now()
 	err = c.load(ctx, p, h, status)
 	err = errors.Join(err, p.flush(ctx))
@@ -210,7 +214,7 @@ func (c *BenchConsumeCmd) Run(ctx context.Context, std IO) error {
 		return err
 	}
 	defer r.close()
-	status := c.progress(r.session, "consumed", "records", false)
+	status := c.progress(r.session, "consumed", "record", false)
 	var records, bytes int64
 	began := time.Now()
 	err := r.run(ctx, func(record *kgo.Record) error {

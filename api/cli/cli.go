@@ -38,6 +38,9 @@ type Commands struct {
 	Bench      BenchCmd      `cmd:"" help:"Put load on a server and measure."`
 	Completion CompletionCmd `cmd:"" help:"Print a script that teaches a shell to complete this command line."`
 	Version    VersionCmd    `cmd:"" help:"Print the version."`
+	Help       HelpCmd       `cmd:"" help:"Show the help of leat or of a command."`
+
+	VersionFlag versionFlag `name:"version" env:"-" help:"Print the version."`
 }
 
 // VersionCmd prints the version of the program.

@@ -22,6 +22,10 @@ func leat(ctx context.Context, t *testing.T, in io.Reader, args ...string) (out,
 	t.Helper()
 	var stdout, stderr bytes.Buffer
 	err := run(ctx, t, IO{In: in, Out: &stdout, Err: &stderr}, args...)
+	if misuse, ok := errors.AsType[*kong.ParseError](err); ok {
+		code := Misused(IO{Err: &stderr}, misuse)
+		return stdout.String(), stderr.String(), code
+	}
 	if err != nil {
 		stderr.WriteString(err.Error())
 	}
@@ -31,11 +35,16 @@ func leat(ctx context.Context, t *testing.T, in io.Reader, args ...string) (out,
 func run(ctx context.Context, t *testing.T, std IO, args ...string) error {
 	t.Helper()
 	var commands Commands
-	parser, err := kong.New(&commands, kong.Name("leat"), kong.Vars{"version": "v1.2.3"})
+	exited := false
+	parser, err := kong.New(&commands, append(Options(), kong.Name("leat"), kong.DefaultEnvars("LEAT"), kong.Vars{"version": "v1.2.3"},
+		kong.Writers(std.Out, std.Err), kong.Exit(func(int) { exited = true }))...)
 	if err != nil {
 		t.Fatal(err)
 	}
 	command, err := parser.Parse(args)
+	if exited {
+		return nil
+	}
 	if err != nil {
 		return err
 	}
@@ -123,9 +132,13 @@ func TestProduceRefused(t *testing.T) {
 		stored int64
 	}{
 		{"no separator", []string{"--key-separator", ":"}, "a:b\nc:d\noops\ne:f\n", nil, "line 3: no key separator", 2},
-		{"long line", nil, "ok\n" + strings.Repeat("x", maxLine+1) + "\n", nil, "line 2: longer than 1048576 bytes", 1},
-		{"long last line", nil, "ok\n" + strings.Repeat("x", 3*maxLine), nil, "line 2: longer than 1048576 bytes", 1},
-		{"too large for a batch", nil, strings.Repeat("x", maxLine) + "\n", nil, "line 1: MESSAGE_TOO_LARGE", 0},
+		{"long line", nil, "ok\n" + strings.Repeat("x", 1048589) + "\n", nil, "line 2: longer than 1048588 bytes, Kafka's default of max.message.bytes", 1},
+		{"long last line", nil, "ok\n" + strings.Repeat("x", 3<<20), nil, "line 2: longer than 1048588 bytes", 1},
+		{
+			"too large for a batch", nil, strings.Repeat("x", 1048588) + "\n", nil,
+			"line 1: MESSAGE_TOO_LARGE: with its key and headers longer than 1048588 bytes", 0,
+		},
+		{"refused as too large", nil, "a\nb\n", kerr.MessageTooLarge, "line 1: MESSAGE_TOO_LARGE", 0},
 		{"refused", nil, "a\nb\n", kerr.InvalidRecord, "0 of 2 records written to t; the first failure is line 1: INVALID_RECORD", 0},
 		{"partition", []string{"--partition", "2"}, "a\n", nil, "topic t has partitions 0 to 1, not 2", 0},
 	} {
@@ -203,17 +216,21 @@ func TestFailsFast(t *testing.T) {
 		code int
 		want string
 	}{
-		{[]string{"produce", "nope", "--server", f.addr}, 1, "nope: no such topic at " + f.addr},
-		{[]string{"consume", "nope", "--server", f.addr}, 1, "nope: no such topic at " + f.addr},
-		{[]string{"topic", "describe", "nope", "--server", f.addr}, 1, "nope: no such topic at " + f.addr},
-		{[]string{"topic", "delete", "nope", "--server", f.addr}, 1, "UNKNOWN_TOPIC_OR_PARTITION"},
+		{[]string{"produce", "nope", "--server", f.addr}, 1, "topic nope: no such topic at " + f.addr},
+		{[]string{"consume", "nope", "--server", f.addr}, 1, "topic nope: no such topic at " + f.addr},
+		{[]string{"topic", "describe", "nope", "--server", f.addr}, 1, "topic nope: no such topic at " + f.addr},
+		{[]string{"topic", "delete", "nope", "--server", f.addr}, 1, "topic nope: no such topic at " + f.addr},
+		{[]string{"topic", "alter", "nope", "--partitions", "3", "--server", f.addr}, 1, "topic nope: no such topic at " + f.addr},
+		{[]string{"topic", "config", "nope", "--server", f.addr}, 1, "topic nope: no such topic at " + f.addr},
+		{[]string{"bench", "produce", "nope", "--server", f.addr}, 1, "topic nope: no such topic at " + f.addr},
+		{[]string{"bench", "produce", "t", "--size", "2000000", "--server", f.addr}, 1, "--size 2000000 is longer than 1048588 bytes"},
 		{[]string{"topic", "create", "t", "--server", f.addr}, 1, "TOPIC_ALREADY_EXISTS"},
 		{[]string{"topic", "create", "u", "--server", f.addr, "--replication-factor", "3"}, 1, "one node cannot hold 3 copies"},
 		{[]string{"produce", "t", "--server", down}, 1, "no server at " + down},
 		{[]string{"consume", "t", "--server", down}, 1, "no server at " + down},
 		{[]string{"topic", "list", "--server", down}, 1, "no server at " + down},
 		{[]string{"consume", "t", "--server", f.addr, "--partition", "7"}, 1, "partitions 0 to 1, not 7"},
-		{[]string{"consume", "t", "--server", f.addr, "--partition", "0", "--from", "1"}, 1, "offset 1 is outside partition 0"},
+		{[]string{"consume", "t", "--server", f.addr, "--partition", "0", "--from", "1"}, 1, "offset 1 is outside partition 0, which is empty (next 0)"},
 		{[]string{"consume", "t", "--server", f.addr, "--from", "5"}, 2, "needs --partition"},
 		{[]string{"consume", "t", "--server", f.addr, "--from", "yesterday"}, 2, `--from "yesterday"`},
 		{[]string{"consume", "t", "--server", f.addr, "--group", "g"}, 2, "no consumer groups"},
@@ -255,7 +272,8 @@ func TestConsumeLimits(t *testing.T) {
 		{[]string{"--max", "2"}, "a\nb\n"},
 		{[]string{"--exit-at-end"}, "a\nb\nc\n"},
 		{[]string{"--exit-at-end", "--from", "latest"}, ""},
-		{[]string{"--exit-at-end", "--from", "ts:99"}, ""},
+		{[]string{"--exit-at-end", "--from", "ts:2999-01-01T00:00:00Z"}, ""},
+		{[]string{"--exit-at-end", "--from", "ts:99", "--max", "1"}, "a\n"},
 		{[]string{"--exit-at-end", "--partition", "0"}, ""},
 		{[]string{"--exit-at-end", "--partition", "1", "--from", "3"}, ""},
 		{[]string{"--exit-at-end", "--max", "1", "--partition", "1", "--from", "1"}, "b\n"},
@@ -337,6 +355,7 @@ func TestConsumeInterrupted(t *testing.T) {
 func TestTopicCommands(t *testing.T) {
 	f := newFake(t)
 	f.create("other", 1)
+	f.mu.configs["topic logs"] = map[string]string{"retention.ms": "1000", "cleanup.policy": "compact"}
 	for _, c := range []struct {
 		in, args string
 		file     string
@@ -366,8 +385,10 @@ func TestTopicCommands(t *testing.T) {
 
 // TestVersion proves that the version that main was given is printed.
 func TestVersion(t *testing.T) {
-	if out, words, code := leat(t.Context(), t, nil, "version"); code != 0 || out != "leat v1.2.3\n" {
-		t.Errorf("exit %d, %q, %s", code, out, words)
+	for _, args := range [][]string{{"version"}, {"--version"}, {"topic", "list", "--version"}} {
+		if out, words, code := leat(t.Context(), t, nil, args...); code != 0 || out != "leat v1.2.3\n" {
+			t.Errorf("%q: exit %d, %q, %s", args, code, out, words)
+		}
 	}
 }
 

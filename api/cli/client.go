@@ -1,10 +1,16 @@
 package cli
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
+	"os"
+	"strconv"
+	"syscall"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -48,8 +54,8 @@ var (
 // open connects and waits for the first answer, so that a server that is down, or is no Kafka server, is an error and not
 // a retry without end: at once if the connection is refused, after --timeout if nothing answers. The caller closes the session.
 func (c Connection) open(ctx context.Context, std IO, patience string, opts ...kgo.Opt) (*session, error) {
-	if _, _, err := net.SplitHostPort(c.Server); err != nil {
-		return nil, usagef("--server %q is not HOST:PORT", c.Server)
+	if err := checkAddress(c.Server); err != nil {
+		return nil, err
 	}
 	if c.Timeout <= 0 {
 		return nil, usagef("--timeout %s: want more than 0", c.Timeout)
@@ -82,8 +88,13 @@ func (c Connection) connect(ctx context.Context, w *watch, opts []kgo.Opt) (*kgo
 	if err != nil {
 		return nil, c.explain(ctx, fmt.Errorf("no server at %s: %w", c.Server, dialReason(err)))
 	}
-	if err := conn.Close(); err != nil {
-		return nil, fmt.Errorf("close the first connection to %s: %w", c.Server, err)
+	err = greet(ctx, conn)
+	_ = conn.Close()
+	switch {
+	case err == nil:
+		w.answered(c.Server)
+	case !errors.Is(err, errSilent): // the client may have more luck
+		return nil, c.explain(ctx, fmt.Errorf("%s %w: --server takes the Kafka address of a server, which has port 9092 unless it was told otherwise", c.Server, err))
 	}
 	opts = append([]kgo.Opt{
 		kgo.SeedBrokers(c.Server), kgo.ClientID("leat-cli"), kgo.DialTimeout(dialTimeout), kgo.WithHooks(w),
@@ -105,6 +116,62 @@ func (c Connection) connect(ctx context.Context, w *watch, opts []kgo.Opt) (*kgo
 		client.Close()
 		return nil, c.explain(ctx, fmt.Errorf("%s does not answer as a Kafka server: %w", c.Server, err))
 	}
+}
+
+var (
+	errHTTP   = errors.New("speaks HTTP, not Kafka")
+	errTLS    = errors.New("speaks TLS, which leat does not")
+	errOddity = errors.New("does not speak Kafka")
+	errClosed = errors.New("closes the connection without an answer")
+	errSilent = errors.New("does not answer")
+)
+
+// greet tells whether the other end of a fresh connection speaks Kafka, by its answer to a request for its versions. The
+// bytes of that request, by its correlation id, are also lines of text with an empty one at the end, so that a server of
+// HTTP answers at once, too, and does not wait for more.
+func greet(ctx context.Context, conn net.Conn) error {
+	interrupted := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		_ = conn.SetDeadline(time.Unix(1, 0))
+		close(interrupted)
+	})
+	defer func() {
+		if !stop() {
+			<-interrupted
+		}
+	}()
+	request := []byte{3: 10, 5: byte(kmsg.ApiVersions), 8: '\r', 9: '\n', 10: '\r', 11: '\n', 12: 0xff, 13: 0xff}
+	_ = conn.SetDeadline(time.Now().Add(dialTimeout)) // what follows tells if it cannot
+	if _, err := conn.Write(request); err != nil {
+		return cmp.Or(ctx.Err(), errClosed)
+	}
+	answer := make([]byte, 8) // its size and the correlation id
+	n, err := io.ReadFull(conn, answer)
+	answer = answer[:n]
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case n == 8 && bytes.Equal(answer[4:], request[8:12]):
+		return nil
+	case n == 0 && errors.Is(err, os.ErrDeadlineExceeded):
+		return errSilent
+	case n == 0:
+		return errClosed
+	case bytes.HasPrefix(answer, []byte("HTTP/")):
+		return errHTTP
+	case bytes.HasPrefix(answer, []byte{21, 3}): // an alert
+		return errTLS
+	}
+	return errOddity
+}
+
+// checkAddress refuses a --server that cannot be meant.
+func checkAddress(addr string) error {
+	_, port, err := net.SplitHostPort(addr)
+	if n, numErr := strconv.ParseUint(port, 10, 16); err != nil || numErr != nil || n == 0 {
+		return usagef("--server %q is not HOST:PORT, for example 127.0.0.1:9092", addr)
+	}
+	return nil
 }
 
 // ask opens a session, gives it to do for as long as --timeout allows, and closes it.
@@ -137,6 +204,12 @@ func (c Connection) explain(ctx context.Context, err error) error {
 
 // dialReason is the cause inside a net.OpError, whose text would repeat the address.
 func dialReason(err error) error {
+	if number, ok := errors.AsType[syscall.Errno](err); ok {
+		return number
+	}
+	if lookup, ok := errors.AsType[*net.DNSError](err); ok {
+		return errors.New(lookup.Err)
+	}
 	if op, ok := errors.AsType[*net.OpError](err); ok && op.Err != nil {
 		return op.Err
 	}
@@ -150,9 +223,22 @@ var errNoTopic = errors.New("no such topic")
 func (c Connection) existing(ctx context.Context, client *session, name string) (kmsg.MetadataResponseTopic, error) {
 	topic, err := findTopic(ctx, client, name, false)
 	if errors.Is(err, errNoTopic) {
-		err = fmt.Errorf("%w at %s", err, c.Server)
+		err = c.noTopic(name)
 	}
 	return topic, err
+}
+
+// noTopic is the error of every command whose topic is not there.
+func (c Connection) noTopic(name string) error {
+	return fmt.Errorf("topic %s: %w at %s", name, errNoTopic, c.Server)
+}
+
+// failed says what the server refused to do with a topic.
+func (c Connection) failed(what, name string, err error) error {
+	if errors.Is(err, kerr.UnknownTopicOrPartition) {
+		return c.noTopic(name)
+	}
+	return fmt.Errorf("%s %s: %w", what, name, err)
 }
 
 // findTopic asks for one topic. With create, a server that creates topics on demand does so.
@@ -177,7 +263,7 @@ func findTopic(ctx context.Context, client *session, name string, create bool) (
 		case err == nil && len(topic.Partitions) > 0:
 			return topic, nil
 		case errors.Is(err, kerr.UnknownTopicOrPartition):
-			return topic, fmt.Errorf("%s: %w", name, errNoTopic)
+			return topic, fmt.Errorf("topic %s: %w", name, errNoTopic)
 		case err != nil && !errors.Is(err, kerr.LeaderNotAvailable):
 			return topic, fmt.Errorf("topic %s: %w", name, err)
 		}
@@ -193,6 +279,9 @@ func findTopic(ctx context.Context, client *session, name string, create bool) (
 
 // inTopic refuses a partition that the topic does not have; -1 stands for all.
 func inTopic(topic kmsg.MetadataResponseTopic, partition int32) error {
+	if partition > 0 && len(topic.Partitions) == 1 {
+		return fmt.Errorf("topic %s has only partition 0, not %d", *topic.Topic, partition)
+	}
 	if int(partition) >= len(topic.Partitions) {
 		return fmt.Errorf("topic %s has partitions 0 to %d, not %d", *topic.Topic, len(topic.Partitions)-1, partition)
 	}

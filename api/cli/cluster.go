@@ -14,7 +14,7 @@ import (
 // ClusterCmd groups the cluster commands.
 type ClusterCmd struct {
 	Describe ClusterDescribeCmd `cmd:"" help:"Show the nodes of the cluster."`
-	Config   ClusterConfigCmd   `cmd:"" help:"Show or change the configs of the cluster or of one node."`
+	Config   ClusterConfigCmd   `cmd:"" help:"Show what is set for the cluster or for one node, or change it."`
 }
 
 // ClusterDescribeCmd shows the cluster.
@@ -120,6 +120,7 @@ type ClusterConfigCmd struct {
 	Delete   []string `env:"-" placeholder:"K" sep:"none" help:"Take away what --set has set; may be repeated."`
 	Append   []string `env:"-" placeholder:"K=V" sep:"none" help:"Add V to a config that is a list; may be repeated."`
 	Subtract []string `env:"-" placeholder:"K=V" sep:"none" help:"Take V out of a config that is a list; may be repeated."`
+	All      bool     `env:"-" help:"Also show what is not set, with the default that holds; needs --node."`
 	JSON     bool     `env:"-" help:"Print one JSON array, with what each config means."`
 }
 
@@ -135,6 +136,8 @@ func (c *ClusterConfigCmd) Run(ctx context.Context, std IO) error {
 		return usagef("--node %d: nodes count from 0", c.Node)
 	case c.JSON && len(changes) > 0:
 		return usagef("--json prints configs: leave it out of a change")
+	case c.All && (c.Node < 0 || len(changes) > 0):
+		return usagef("--all shows what a node works with: it needs --node, and no change")
 	}
 	name, whose := "", "the cluster"
 	var nodes []int32
@@ -142,6 +145,9 @@ func (c *ClusterConfigCmd) Run(ctx context.Context, std IO) error {
 		name, whose, nodes = strconv.Itoa(int(c.Node)), fmt.Sprintf("node %d", c.Node), []int32{c.Node}
 	}
 	return c.ask(ctx, std, func(ctx context.Context, s *session) error {
+		if err := c.exists(ctx, s); err != nil {
+			return err
+		}
 		if len(changes) > 0 {
 			resps, err := s.admin.AlterBrokerConfigs(ctx, changes, nodes...)
 			if err := altered(resps, err); err != nil {
@@ -157,6 +163,21 @@ func (c *ClusterConfigCmd) Run(ctx context.Context, std IO) error {
 		if len(rows) == 0 && !c.JSON {
 			s.std.sayf("nothing is set for %s; --node N shows what a node works with", whose)
 		}
-		return writeConfigs(std.Out, rows, c.JSON)
+		return writeConfigs(IO{Out: std.Out, Err: s.std.Err}, whose, rows, c.All, c.JSON)
 	})
+}
+
+// exists refuses a node that the cluster does not have.
+func (c *ClusterConfigCmd) exists(ctx context.Context, s *session) error {
+	if c.Node < 0 {
+		return nil
+	}
+	nodes, err := s.admin.ListBrokers(ctx)
+	if err != nil {
+		return fmt.Errorf("configs of node %d: %w", c.Node, err)
+	}
+	if !slices.Contains(nodes.NodeIDs(), c.Node) {
+		return fmt.Errorf("node %d: no such node at %s", c.Node, c.Server)
+	}
+	return nil
 }

@@ -15,9 +15,11 @@ type CompletionCmd struct {
 
 // Help is what `leat completion --help` says beyond its flags.
 func (c *CompletionCmd) Help() string {
-	return `bash:  source <(leat completion bash)        in ~/.bashrc
-zsh:   source <(leat completion zsh)         in ~/.zshrc, after compinit
-fish:  leat completion fish | source         in ~/.config/fish/config.fish`
+	return `The line for the file that your shell reads at its start:
+
+    bash  source <(leat completion bash)    ~/.bashrc
+    zsh   source <(leat completion zsh)     ~/.zshrc, after compinit
+    fish  leat completion fish | source     ~/.config/fish/config.fish`
 }
 
 // Run prints the script for the whole command line that it is part of.
@@ -81,6 +83,11 @@ func placesOf(node *kong.Node) []place {
 	for _, arg := range node.Positional {
 		p.words = append(p.words, enumOf(arg)...)
 		p.files = p.files || namesFile(arg)
+	}
+	if node.Name == "help" {
+		for _, child := range node.Parent.Children {
+			p.words = append(p.words, child.Name)
+		}
 	}
 	var places []place
 	for _, child := range node.Children {

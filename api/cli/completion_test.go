@@ -106,8 +106,9 @@ func TestZshCompletion(t *testing.T) {
 		"leat produce t --acks ":          "all 1 0",
 		"leat produce t --acks=":          "all 1 0",
 		"leat completion ":                "bash zsh fish",
+		"leat help ":                      "produce consume topic partition cluster bench completion version help",
 		"leat produce t --key-separator ": "",
-		"leat topic delete -":             "--help -h --server --timeout --progress --if-exists",
+		"leat topic delete -":             "--help -h --version --server --timeout --progress --if-exists",
 	} {
 		quotedWords := "'" + strings.Join(strings.Split(line, " "), "' '") + "'"
 		program := stubs + source + "\nwords=(" + quotedWords + ")\nCURRENT=${#words}\n_leat\n"

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 
@@ -60,12 +59,22 @@ func deref(s *string) string {
 	return *s
 }
 
-// writeConfigs prints configs.
-func writeConfigs(w io.Writer, rows []configRow, asJSON bool) error {
-	if asJSON {
-		return quiet(writeJSON(w, rows))
+// writeConfigs prints the configs of something: all, or what is set, with a word on what is not shown.
+func writeConfigs(std IO, whose string, rows []configRow, all, asJSON bool) error {
+	if !all {
+		shown := slices.DeleteFunc(slices.Clone(rows), func(r configRow) bool { return r.Source == kmsg.ConfigSourceDefaultConfig.String() })
+		switch hidden := len(rows) - len(shown); {
+		case len(shown) == 0 && hidden > 0:
+			std.sayf("nothing is set for %s; --all shows %s", whose, count(hidden, "default"))
+		case hidden > 0:
+			std.sayf("--all shows %s, too", count(hidden, "default"))
+		}
+		rows = shown
 	}
-	return quiet(writeTable(w, []string{"CONFIG", "VALUE", "SOURCE"}, len(rows), func(i int) []string {
+	if asJSON {
+		return quiet(writeJSON(std.Out, rows))
+	}
+	return quiet(writeTable(std.Out, []string{"CONFIG", "VALUE", "SOURCE"}, len(rows), func(i int) []string {
 		value := "-"
 		switch {
 		case rows[i].Sensitive:
@@ -81,6 +90,7 @@ func writeConfigs(w io.Writer, rows []configRow, asJSON bool) error {
 type TopicConfigCmd struct {
 	Connection
 	Topic string `arg:"" help:"Name of the topic."`
+	All   bool   `env:"-" help:"Also show what is not set, with the default that holds."`
 	JSON  bool   `env:"-" help:"Print one JSON array, with what each config means."`
 }
 
@@ -94,7 +104,7 @@ func (c *TopicConfigCmd) Run(ctx context.Context, std IO) error {
 		if err != nil {
 			return fmt.Errorf("configs of topic %s: %w", c.Topic, err)
 		}
-		return writeConfigs(std.Out, rows, c.JSON)
+		return writeConfigs(IO{Out: std.Out, Err: s.std.Err}, "topic "+c.Topic, rows, c.All, c.JSON)
 	})
 }
 

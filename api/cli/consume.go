@@ -67,7 +67,7 @@ func (c *ConsumeCmd) Run(ctx context.Context, std IO) error {
 		return unlessGone(ctx, err)
 	}
 	defer r.close()
-	status := c.progress(r.session, "consumed", "records", true)
+	status := c.progress(r.session, "consumed", "record", true)
 	defer status.stop()
 	out := bufio.NewWriterSize(std.Out, outBuffer)
 	form := c.Form.appender(c.JSON)

@@ -329,6 +329,16 @@ func (l *fakeLog) append(batch []byte) int64 {
 	return base
 }
 
+// at is the first batch with a record as late as that, -1 if there is none.
+func (l *fakeLog) at(ms int64) (offset, timestamp int64) {
+	for _, batch := range l.batches {
+		if latest := int64(binary.BigEndian.Uint64(batch[35:])); latest >= ms {
+			return int64(binary.BigEndian.Uint64(batch)), latest
+		}
+	}
+	return -1, -1
+}
+
 func (f *fake) offsetsLocked(req *kmsg.ListOffsetsRequest, resp *kmsg.ListOffsetsResponse) {
 	for _, t := range req.Topics {
 		topic := kmsg.NewListOffsetsResponseTopic()
@@ -345,7 +355,7 @@ func (f *fake) offsetsLocked(req *kmsg.ListOffsetsRequest, resp *kmsg.ListOffset
 			case p.Timestamp == -1:
 				answer.Offset = log.next
 			default:
-				answer.Offset = -1 // no record is as new as that
+				answer.Offset, answer.Timestamp = log.at(p.Timestamp)
 			}
 			topic.Partitions = append(topic.Partitions, answer)
 		}

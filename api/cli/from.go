@@ -71,7 +71,16 @@ type span struct {
 	partition   int32
 	first, end  int64 // the oldest offset there is, and one past the newest
 	next        int64 // the offset to begin with
-	atTimestamp int64 // the offset that a time lookup gave, -1 if none
+	atTimestamp int64 // the offset that a time lookup gave, -1 if none; the end if no record is as late
+	atTime      int64 // the timestamp of the record there, -1 if none
+}
+
+// holds says what a partition has, for one who asked for something else.
+func (s span) holds() string {
+	if s.first >= s.end {
+		return fmt.Sprintf("is empty (next %d)", s.end)
+	}
+	return fmt.Sprintf("holds %d to %d (next %d)", s.first, s.end-1, s.end)
 }
 
 // plan decides where to begin in each partition. Only with one partition can an offset be meant, and it must exist
@@ -90,8 +99,7 @@ func plan(from start, spans []span) ([]span, error) {
 			s.next = s.end
 		case fromOffset:
 			if from.value < s.first || from.value > s.end {
-				return nil, fmt.Errorf("offset %d is outside partition %d, which holds %d to %d (next %d)",
-					from.value, s.partition, s.first, s.end-1, s.end)
+				return nil, fmt.Errorf("offset %d is outside partition %d, which %s", from.value, s.partition, s.holds())
 			}
 			s.next = from.value
 		case fromTail:

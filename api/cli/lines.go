@@ -7,27 +7,29 @@ import (
 	"io"
 )
 
-const (
-	maxLine   = 1 << 20   // bytes of a line without its LF
-	blockSize = 256 << 10 // bytes read from stdin at once
-)
+const blockSize = 256 << 10 // bytes read from stdin at once
 
-// lineError is a line of the input that cannot be a record.
+// lineError is a line of the input that cannot be a record, or a record of a load generator.
 type lineError struct {
-	Line int64 // from 1
+	What string // "line", "record"
+	Line int64  // from 1
 	Err  error
 }
 
-func (e *lineError) Error() string { return fmt.Sprintf("line %d: %v", e.Line, e.Err) }
+func (e *lineError) Error() string { return fmt.Sprintf("%s %d: %v", e.What, e.Line, e.Err) }
 func (e *lineError) Unwrap() error { return e.Err }
-
-var errLongLine = fmt.Errorf("longer than %d bytes", maxLine)
 
 // splitter cuts blocks of input into lines. A line ends at LF; CR is part of the line; the last line needs no LF.
 // Pure: it does no I/O.
 type splitter struct {
-	rest []byte // the beginning of a line whose LF has not come yet
-	line int64  // lines given out so far
+	limit limit  // of a line without its LF
+	rest  []byte // the beginning of a line whose LF has not come yet
+	line  int64  // lines given out so far
+}
+
+// long is the error of the line with this number.
+func (s *splitter) long(line int64) error {
+	return &lineError{What: "line", Line: line, Err: s.limit.exceeded()}
 }
 
 // feed gives every line that ends in block to each, with its number. Lines are parts of block, or copies, and stay
@@ -36,8 +38,8 @@ func (s *splitter) feed(block []byte, each func(line int64, text []byte) error) 
 	for {
 		end := bytes.IndexByte(block, '\n')
 		if end < 0 {
-			if len(s.rest)+len(block) > maxLine {
-				return &lineError{Line: s.line + 1, Err: errLongLine}
+			if len(s.rest)+len(block) > s.limit.bytes {
+				return s.long(s.line + 1)
 			}
 			s.rest = append(s.rest, block...)
 			return nil
@@ -48,11 +50,11 @@ func (s *splitter) feed(block []byte, each func(line int64, text []byte) error) 
 			s.rest = nil // text belongs to the record now
 		}
 		s.line++
-		if len(text) > maxLine {
-			return &lineError{Line: s.line, Err: errLongLine}
+		if len(text) > s.limit.bytes {
+			return s.long(s.line)
 		}
 		if err := each(s.line, text); err != nil {
-			return &lineError{Line: s.line, Err: err}
+			return &lineError{What: "line", Line: s.line, Err: err}
 		}
 		block = block[end+1:]
 	}
@@ -67,7 +69,7 @@ func (s *splitter) finish(each func(line int64, text []byte) error) error {
 	s.rest = nil
 	s.line++
 	if err := each(s.line, text); err != nil {
-		return &lineError{Line: s.line, Err: err}
+		return &lineError{What: "line", Line: s.line, Err: err}
 	}
 	return nil
 }

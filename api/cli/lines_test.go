@@ -8,9 +8,11 @@ import (
 	"testing"
 )
 
+const testLimit = 3 * blockSize
+
 // cut runs the splitter over blocks of n bytes.
 func cut(in []byte, n int) (lines [][]byte, err error) {
-	var s splitter
+	s := splitter{limit: limit{testLimit, "the limit"}}
 	each := func(_ int64, text []byte) error {
 		lines = append(lines, bytes.Clone(text))
 		return nil
@@ -49,13 +51,13 @@ func TestSplitter(t *testing.T) {
 
 // TestSplitterLimit proves that a line of the limit passes, one byte more does not, and the error names the line.
 func TestSplitterLimit(t *testing.T) {
-	longest := strings.Repeat("x", maxLine)
-	for _, n := range []int{1000, blockSize, 4 * maxLine} {
+	longest := strings.Repeat("x", testLimit)
+	for _, n := range []int{1000, blockSize, 4 * testLimit} {
 		if lines, err := cut([]byte("a\n"+longest+"\n"+longest), n); err != nil || len(lines) != 3 {
 			t.Errorf("by %d: %d lines, %v", n, len(lines), err)
 		}
 		_, err := cut([]byte("a\n"+longest+"x\nb\n"), n)
-		if bad, ok := errors.AsType[*lineError](err); !ok || bad.Line != 2 || !errors.Is(err, errLongLine) {
+		if bad, ok := errors.AsType[*lineError](err); !ok || err.Error() != "line 2: longer than 786432 bytes, the limit" || bad.Line != 2 {
 			t.Errorf("by %d: %v, want a long line 2", n, err)
 		}
 	}

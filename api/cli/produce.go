@@ -10,18 +10,54 @@ import (
 	"sync"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
 const (
-	maxBatchBytes = 1<<20 + 12 // Kafka's default of max.message.bytes
-	maxBuffered   = 64 << 20   // bytes of records not yet answered; reading stdin stops there
+	maxBuffered = 64 << 20 // bytes of records not yet answered, or two of the largest; reading stdin stops there
+	maxRecord   = 64 << 20 // bytes of a record, whatever the topic takes
 )
+
+// limit is how large a record may be.
+type limit struct {
+	bytes int
+	whose string // what sets it
+}
+
+// exceeded is the error of a record that is too large.
+func (l limit) exceeded() error { return fmt.Errorf("longer than %d bytes, %s", l.bytes, l.whose) }
+
+// options shape the client, so that no batch is larger than the server takes.
+func (l limit) options() []kgo.Opt {
+	return []kgo.Opt{kgo.ProducerBatchMaxBytes(int32(max(l.bytes, 512))), kgo.MaxBufferedBytes(max(maxBuffered, 2*l.bytes))}
+}
+
+// topicLimit asks how large a record of the topic may be. A server that does not say is taken to have Kafka's default.
+func topicLimit(ctx context.Context, s *session, topic string) limit {
+	const config, standard = "max.message.bytes", 1<<20 + 12
+	rows, err := describeConfigs(ctx, s, kmsg.ConfigResourceTypeTopic, topic)
+	if err != nil {
+		return limit{standard, "Kafka's default of " + config}
+	}
+	for _, row := range rows {
+		n, err := strconv.ParseInt(deref(row.Value), 10, 64)
+		switch {
+		case row.Name != config || err != nil:
+		case n > maxRecord:
+			return limit{maxRecord, "the most that leat sends in one record"}
+		default:
+			return limit{int(n), "the " + config + " of topic " + topic}
+		}
+	}
+	return limit{standard, "Kafka's default of " + config}
+}
 
 // Sending holds the flags that say how records are sent.
 type Sending struct {
-	Acks        string `env:"-" enum:"all,1,0" default:"all" help:"When a record counts as written: all (on disk on every in-sync replica), 1 (leader), 0 (sent)."`
-	Compression string `env:"-" enum:"none,gzip,snappy,lz4,zstd" default:"none" help:"Codec of the batches: none, gzip, snappy, lz4 or zstd."`
+	Acks        string `env:"-" enum:"all,1,0" default:"all" placeholder:"ACKS" help:"When a record counts as written: all (on disk on every in-sync replica), 1 (in the leader's log) or 0 (sent); default ${default}."`
+	Compression string `env:"-" enum:"none,gzip,snappy,lz4,zstd" default:"none" placeholder:"CODEC" help:"Codec of the batches: none (default), gzip, snappy, lz4 or zstd."`
 	Partition   int32  `env:"-" default:"-1" placeholder:"N" help:"Write to this partition; by default the key decides."`
 }
 
@@ -42,7 +78,8 @@ func (c *ProduceCmd) Help() string {
 	return `A line is a value, byte for byte, without its LF: the line "null" is the text null, and an empty line an empty
 value. A null value (tombstone) is written by --key-separator S --tombstone and a line without S. Exit code 1 says
 that a line was not written, and names the first one. Ctrl-C stops reading, waits for what was read, says how many
-records were written and exits with 1. With --acks 0 nothing is known of a record but that it was sent.`
+records were written and exits with 1. With --acks 0 nothing is known of a record but that it was sent. A line may
+be as long as the topic's max.message.bytes allows, but no longer than 64 MiB.`
 }
 
 // Run reads stdin to its end. It fails if any line was not written, and names the first one.
@@ -66,18 +103,19 @@ func (c *ProduceCmd) Run(ctx context.Context, std IO) error {
 		}
 		timestamp = time.UnixMilli(ms)
 	}
-	s, err := c.open(ctx, std, c.waiting(), opts...)
+	most, err := c.prepare(ctx, std, c.Topic, c.Partition)
+	if err != nil {
+		return err
+	}
+	s, err := c.open(ctx, std, c.waiting(), append(opts, most.options()...)...)
 	if err != nil {
 		return err
 	}
 	defer s.Close()
-	if err := c.within(ctx, func(ctx context.Context) error { return prepare(ctx, s, c.Connection, c.Topic, c.Partition) }); err != nil {
-		return err
-	}
 	format := lineFormat{separator: []byte(unescape(c.KeySeparator)), tombstone: c.Tombstone}
-	p := newProduction(ctx, s.Client, c.Timeout)
+	p := newProduction(ctx, s.Client, c.Timeout, "line", most)
 	defer p.close()
-	status := c.progress(s, "produced", "records", false)
+	status := c.progress(s, "produced", "record", false)
 	readErr := p.readAll(ctx, std.In, func(line int64, text []byte) error {
 		key, value, err := format.parse(text)
 		if err != nil {
@@ -104,9 +142,7 @@ func (c *ProduceCmd) Run(ctx context.Context, std IO) error {
 // options translates the flags that shape the client.
 func (c Sending) options() ([]kgo.Opt, error) {
 	opts := []kgo.Opt{
-		kgo.ProducerBatchMaxBytes(maxBatchBytes),
 		kgo.MaxBufferedRecords(1 << 20),
-		kgo.MaxBufferedBytes(maxBuffered),
 		kgo.AllowIdempotentProduceCancellation(), // a record in doubt is reported as failed; nobody sends it again
 		kgo.UnknownTopicRetries(1),
 	}
@@ -135,22 +171,27 @@ func (c Sending) options() ([]kgo.Opt, error) {
 	return opts, checkPartition(c.Partition)
 }
 
-// prepare makes sure that the topic and the partition are there before anything is sent.
-func prepare(ctx context.Context, s *session, c Connection, name string, partition int32) error {
-	topic, err := findTopic(ctx, s, name, false)
-	if errors.Is(err, errNoTopic) {
-		topic, err = findTopic(ctx, s, name, true)
-		switch {
-		case errors.Is(err, errNoTopic):
-			return fmt.Errorf("%w at %s (`leat topic create` makes one)", err, c.Server)
-		case err == nil:
-			s.std.sayf("topic %s is new, with %s", name, count(len(topic.Partitions), "partition"))
+// prepare makes sure that the topic and the partition are there before anything is sent, and finds out how large a
+// record may be.
+func (c Connection) prepare(ctx context.Context, std IO, name string, partition int32) (most limit, err error) {
+	err = c.ask(ctx, std, func(ctx context.Context, s *session) error {
+		topic, err := findTopic(ctx, s, name, false)
+		if errors.Is(err, errNoTopic) {
+			topic, err = findTopic(ctx, s, name, true)
+			switch {
+			case errors.Is(err, errNoTopic):
+				return fmt.Errorf("%w (`leat topic create` makes one)", c.noTopic(name))
+			case err == nil:
+				s.std.sayf("topic %s is new, with %s", name, count(len(topic.Partitions), "partition"))
+			}
 		}
-	}
-	if err != nil {
-		return err
-	}
-	return inTopic(topic, partition)
+		if err != nil {
+			return err
+		}
+		most = topicLimit(ctx, s, name)
+		return inTopic(topic, partition)
+	})
+	return most, err
 }
 
 // parseHeaders reads K=V; the value may be empty and may contain '='.
@@ -177,14 +218,16 @@ func unescape(s string) string {
 // production sends records and counts what became of them.
 type production struct {
 	client *kgo.Client
+	what   string // that is counted: "line"
+	most   limit
 	// records lives longer than the command's context by graceTimeout, so that Ctrl-C does not throw away what has been read.
-	records context.Context
-	giveUp  context.CancelCauseFunc // ends records
-	failed  chan struct{}           // closed at the first failure
-	stalls  sync.WaitGroup
-	stop    func() bool
-	sent    int64
-	mu      struct {
+	records  context.Context
+	giveUp   context.CancelCauseFunc // ends records
+	failed   chan struct{}           // closed at the first failure
+	flushing chan struct{}           // closed when no more records come
+	patience sync.WaitGroup
+	sent     int64
+	mu       struct {
 		sync.Mutex
 		open          int64     // records in flight
 		moved         time.Time // when the server last showed a sign of life, if there are any
@@ -199,29 +242,45 @@ var (
 )
 
 // newProduction begins; close ends it. When nothing is answered for timeout, all records in flight fail.
-func newProduction(ctx context.Context, client *kgo.Client, timeout time.Duration) *production {
-	p := &production{client: client, failed: make(chan struct{})}
+func newProduction(ctx context.Context, client *kgo.Client, timeout time.Duration, what string, most limit) *production {
+	p := &production{client: client, what: what, most: most, failed: make(chan struct{}), flushing: make(chan struct{})}
 	p.records, p.giveUp = context.WithCancelCause(context.WithoutCancel(ctx))
-	p.stop = context.AfterFunc(ctx, func() { time.AfterFunc(graceTimeout, func() { p.giveUp(errInterrupted) }) })
-	p.stalls.Go(func() { p.watchStalls(timeout) })
+	p.patience.Go(func() { p.losePatience(ctx, timeout) })
 	return p
 }
 
 func (p *production) close() {
-	p.stop()
 	p.giveUp(nil)
-	p.stalls.Wait()
+	p.patience.Wait()
 }
 
-// watchStalls gives up when the server is silent for timeout. The client has a limit of its own, but it counts from the
-// timestamp of a record, which may be any.
-func (p *production) watchStalls(timeout time.Duration) {
+// losePatience gives up when the server is silent for timeout, and graceTimeout after ctx ends or after a record failed
+// and no more are to come. The client has a limit of its own, but it counts from the timestamp of a record, which may be any.
+func (p *production) losePatience(ctx context.Context, timeout time.Duration) {
 	tick := time.NewTicker(max(timeout/10, time.Millisecond))
 	defer tick.Stop()
+	interrupted, flushing := ctx.Done(), (<-chan struct{})(p.flushing)
+	var failed <-chan struct{} // once flushing
+	var grace <-chan time.Time
+	var reason error // to give up after grace
 	for {
 		select {
 		case <-p.records.Done():
 			return
+		case <-interrupted:
+			interrupted = nil
+			if grace == nil {
+				grace, reason = time.After(graceTimeout), errInterrupted
+			}
+		case <-flushing:
+			flushing, failed = nil, p.failed
+		case <-failed:
+			failed = nil
+			if grace == nil {
+				grace, reason = time.After(graceTimeout), errOther
+			}
+		case <-grace:
+			p.giveUp(reason)
 		case now := <-tick.C:
 			p.mu.Lock()
 			stalled := p.mu.open > 0 && now.Sub(p.mu.moved) > timeout
@@ -260,15 +319,18 @@ func (p *production) answered(line int64, err error) {
 		p.mu.written++
 		return
 	}
-	if errors.Is(err, context.Canceled) {
+	switch {
+	case errors.Is(err, context.Canceled):
 		err = context.Cause(p.records)
+	case errors.Is(err, kerr.MessageTooLarge):
+		err = fmt.Errorf("%s: with its key and headers %w", kerr.MessageTooLarge.Message, p.most.exceeded())
 	}
 	if p.mu.lost == 0 {
 		close(p.failed)
 	}
 	p.mu.lost++
 	if p.mu.first == nil || line < p.mu.first.Line {
-		p.mu.first = &lineError{Line: line, Err: err}
+		p.mu.first = &lineError{What: p.what, Line: line, Err: err}
 	}
 }
 
@@ -277,7 +339,7 @@ func (p *production) readAll(ctx context.Context, in io.Reader, each func(int64,
 	blocks, done := make(chan block), make(chan struct{})
 	defer close(done)
 	go readBlocks(in, blocks, done)
-	var lines splitter
+	lines := splitter{limit: p.most}
 	for {
 		select {
 		case <-ctx.Done():
@@ -303,29 +365,14 @@ func (p *production) outcome(topic string) (written int64, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.mu.lost > 0 {
-		err = fmt.Errorf("%d of %d records written to %s; the first failure is %w", p.mu.written, p.sent, topic, p.mu.first)
+		err = fmt.Errorf("%d of %s written to %s; the first failure is %w", p.mu.written, count(p.sent, "record"), topic, p.mu.first)
 	}
 	return p.mu.written, err
 }
 
-// flush waits until the fate of every record is known. It ends without a limit of its own, because every record has one:
-// --timeout, and graceTimeout once another record has failed or ctx has ended.
+// flush waits until the fate of every record is known; none may be sent any more. It ends without a limit of its own,
+// because every record has one: losePatience.
 func (p *production) flush(ctx context.Context) error {
-	settled := make(chan struct{})
-	defer close(settled)
-	go func() {
-		select {
-		case <-p.failed:
-		case <-settled:
-			return
-		}
-		grace := time.NewTimer(graceTimeout)
-		defer grace.Stop()
-		select {
-		case <-grace.C:
-			p.giveUp(errOther)
-		case <-settled:
-		}
-	}()
+	close(p.flushing)
 	return p.client.Flush(context.WithoutCancel(ctx))
 }

@@ -78,7 +78,7 @@ func isTerminal(w any) bool {
 // progress counts what was done and shows it once a second. A nil progress counts nothing.
 type progress struct {
 	line        *statusLine
-	what, units string // "produced", "records"
+	what, unit  string // "produced", "record"
 	began       time.Time
 	done, bytes atomic.Int64
 	end, ended  chan struct{}
@@ -88,12 +88,12 @@ const progressInterval = time.Second
 
 // progress starts to report, if the user wants it: by --progress, or by looking at stderr. shared says that data goes to
 // stdout, which must not be the same terminal.
-func (r Reporting) progress(s *session, what, units string, shared bool) *progress {
+func (r Reporting) progress(s *session, what, unit string, shared bool) *progress {
 	if !r.Progress && (!s.lines.terminal || shared && isTerminal(s.std.Out)) {
 		return nil
 	}
 	p := &progress{
-		line: s.lines, what: what, units: units, began: time.Now(),
+		line: s.lines, what: what, unit: unit, began: time.Now(),
 		end: make(chan struct{}), ended: make(chan struct{}),
 	}
 	go p.run()
@@ -137,7 +137,7 @@ func (p *progress) stop() {
 func (p *progress) status(now time.Time) string {
 	took, done, bytes := now.Sub(p.began), p.done.Load(), p.bytes.Load()
 	seconds := max(took.Seconds(), 1e-9)
-	s := fmt.Sprintf("leat: %s %d %s in %.1fs: %.0f %s/s", p.what, done, p.units, took.Seconds(), float64(done)/seconds, p.units)
+	s := fmt.Sprintf("leat: %s %s in %.1fs: %.0f %ss/s", p.what, count(done, p.unit), took.Seconds(), float64(done)/seconds, p.unit)
 	if bytes > 0 {
 		s += fmt.Sprintf(", %.1f MB/s", float64(bytes)/seconds/1e6)
 	}

@@ -68,7 +68,7 @@ func TestProgressPace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
 		lines := newStatusLine(&out)
-		p := Reporting{Progress: true}.progress(&session{lines: lines}, "produced", "records", false)
+		p := Reporting{Progress: true}.progress(&session{lines: lines}, "produced", "record", false)
 		for range 5 {
 			time.Sleep(250 * time.Millisecond) // of the bubble
 			for range 100 {

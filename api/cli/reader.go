@@ -115,9 +115,9 @@ func topicSpans(ctx context.Context, admin *kadm.Client, topic kmsg.MetadataResp
 		if !okFirst || !okEnd {
 			return nil, fmt.Errorf("the server gave no offsets for partition %d of %s", p.Partition, name)
 		}
-		s := span{partition: p.Partition, first: f.Offset, end: e.Offset, atTimestamp: -1}
+		s := span{partition: p.Partition, first: f.Offset, end: e.Offset, atTimestamp: -1, atTime: -1}
 		if o, ok := at.Lookup(name, p.Partition); ok {
-			s.atTimestamp = o.Offset
+			s.atTimestamp, s.atTime = o.Offset, o.Timestamp
 		}
 		spans = append(spans, s)
 	}

@@ -15,9 +15,9 @@ import (
 type TopicCmd struct {
 	Create   TopicCreateCmd   `cmd:"" help:"Create a topic."`
 	List     TopicListCmd     `cmd:"" help:"List the topics."`
-	Describe TopicDescribeCmd `cmd:"" help:"Show the partitions of a topic and what they hold."`
+	Describe TopicDescribeCmd `cmd:"" help:"Show a topic, its own configs, and what its partitions hold."`
 	Offsets  TopicOffsetsCmd  `cmd:"" help:"Show the earliest and latest offset of each partition, and the offset of a time."`
-	Config   TopicConfigCmd   `cmd:"" help:"Show the configs of a topic, and where their values come from."`
+	Config   TopicConfigCmd   `cmd:"" help:"Show what is set for a topic, and where."`
 	Alter    TopicAlterCmd    `cmd:"" help:"Add partitions to a topic, or change its configs."`
 	Delete   TopicDeleteCmd   `cmd:"" help:"Delete topics and their records."`
 }
@@ -121,7 +121,7 @@ func (c *TopicAlterCmd) Run(ctx context.Context, std IO) error {
 		if len(changes) > 0 {
 			resps, err := s.admin.AlterTopicConfigs(ctx, changes, c.Topic)
 			if err := altered(resps, err); err != nil {
-				return fmt.Errorf("alter topic %s: %w", c.Topic, err)
+				return c.failed("alter topic", c.Topic, err)
 			}
 			s.std.sayf("topic %s altered: %s", c.Topic, describeChanges(changes))
 		}
@@ -145,7 +145,7 @@ func (c *TopicAlterCmd) grow(ctx context.Context, update func(context.Context, i
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("grow topic %s to %s: %w", c.Topic, count(c.Partitions, "partition"), err)
+		return c.failed("add partitions to topic", c.Topic, err)
 	}
 	return nil
 }
@@ -175,7 +175,7 @@ func (c *TopicDeleteCmd) Run(ctx context.Context, std IO) error {
 		return err
 	}
 	defer s.Close()
-	status := c.progress(s, "deleted", "topics", false)
+	status := c.progress(s, "deleted", "topic", false)
 	defer status.stop()
 	names := slices.Compact(slices.Sorted(slices.Values(c.Topics)))
 	var failed []error
@@ -216,7 +216,7 @@ func (c *TopicDeleteCmd) deleted(resps kadm.DeleteTopicResponses, name string, s
 		std.sayf("topic %s is not there", name)
 		return nil
 	case resp.Err != nil:
-		return fmt.Errorf("delete topic %s: %w", name, detailed(resp.Err, resp.ErrMessage))
+		return c.failed("delete topic", name, detailed(resp.Err, resp.ErrMessage))
 	}
 	std.sayf("topic %s deleted", name)
 	return nil

@@ -5,9 +5,12 @@ import (
 	"context"
 	"encoding/base64"
 	"fmt"
+	"io"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
@@ -67,10 +70,12 @@ type TopicDescribeCmd struct {
 
 // topicDetail is a topic as `topic describe --json` prints it.
 type topicDetail struct {
-	Name       string         `json:"name"`
-	ID         string         `json:"topic_id"`
-	Internal   bool           `json:"internal"`
-	Partitions []partitionRow `json:"partitions"`
+	Name              string            `json:"name"`
+	ID                string            `json:"topic_id"`
+	Internal          bool              `json:"internal"`
+	ReplicationFactor int               `json:"replication_factor"`
+	Configs           map[string]string `json:"configs"` // that are the topic's own; null if the server does not say
+	Partitions        []partitionRow    `json:"partitions"`
 }
 
 type partitionRow struct {
@@ -83,7 +88,7 @@ type partitionRow struct {
 	EndOffset   int64   `json:"end_offset"`
 }
 
-// Run prints a row a partition.
+// Run prints the topic, and then a row a partition.
 func (c *TopicDescribeCmd) Run(ctx context.Context, std IO) error {
 	return c.ask(ctx, std, func(ctx context.Context, s *session) error {
 		topic, err := c.existing(ctx, s, c.Topic)
@@ -95,8 +100,16 @@ func (c *TopicDescribeCmd) Run(ctx context.Context, std IO) error {
 			return err
 		}
 		detail := describe(topic, spans)
+		if rows, err := describeConfigs(ctx, s, kmsg.ConfigResourceTypeTopic, c.Topic); err != nil {
+			s.std.sayf("configs are not known: %v", err)
+		} else {
+			detail.Configs = ownConfigs(rows)
+		}
 		if c.JSON {
 			return quiet(writeJSON(std.Out, detail))
+		}
+		if err := detail.write(std.Out); err != nil {
+			return quiet(err)
 		}
 		header := []string{"PARTITION", "LEADER", "EPOCH", "REPLICAS", "ISR", "START", "END"}
 		return quiet(writeTable(std.Out, header, len(detail.Partitions), func(i int) []string {
@@ -107,6 +120,34 @@ func (c *TopicDescribeCmd) Run(ctx context.Context, std IO) error {
 			}
 		}))
 	})
+}
+
+// ownConfigs are those that are set for the topic itself.
+func ownConfigs(rows []configRow) map[string]string {
+	own := map[string]string{}
+	for _, r := range rows {
+		if r.Source == kmsg.ConfigSourceDynamicTopicConfig.String() && r.Value != nil {
+			own[r.Name] = *r.Value
+		}
+	}
+	return own
+}
+
+// write prints what is true of the whole topic: a row under its header, and a line between it and the partitions.
+func (d topicDetail) write(w io.Writer) error {
+	header := []string{"TOPIC", "ID", "PARTITIONS", "REPLICATION-FACTOR", "CONFIGS"}
+	err := writeTable(w, header, 1, func(int) []string {
+		words := make([]string, 0, len(d.Configs))
+		for _, name := range slices.Sorted(maps.Keys(d.Configs)) {
+			words = append(words, name+"="+d.Configs[name])
+		}
+		configs := cmp.Or(strings.Join(words, " "), "-")
+		return []string{d.Name, d.ID, strconv.Itoa(len(d.Partitions)), strconv.Itoa(d.ReplicationFactor), configs}
+	})
+	if err == nil {
+		_, err = fmt.Fprintln(w)
+	}
+	return err
 }
 
 // describe joins metadata and offsets, by partition.
@@ -123,6 +164,9 @@ func describe(topic kmsg.MetadataResponseTopic, spans []span) topicDetail {
 		})
 	}
 	slices.SortFunc(detail.Partitions, func(a, b partitionRow) int { return cmp.Compare(a.Partition, b.Partition) })
+	if len(detail.Partitions) > 0 {
+		detail.ReplicationFactor = len(detail.Partitions[0].Replicas)
+	}
 	return detail
 }
 
@@ -130,17 +174,23 @@ func describe(topic kmsg.MetadataResponseTopic, spans []span) topicDetail {
 type TopicOffsetsCmd struct {
 	Connection
 	Topic     string `arg:"" help:"Name of the topic."`
-	At        string `env:"-" placeholder:"TIME" help:"Also show the offset of the first record of this time or later (the latest offset if there is none): milliseconds since 1970, or as 2026-01-31T12:00:00Z."`
+	At        string `env:"-" placeholder:"TIME" help:"Also show the first record of this time or later, its offset (the latest offset if there is none) and its time: milliseconds since 1970, or as 2026-01-31T12:00:00Z."`
 	Partition int32  `env:"-" default:"-1" placeholder:"N" help:"Only this partition; by default all."`
 	JSON      bool   `env:"-" help:"Print one JSON array."`
 }
 
 // offsetsRow is a partition as `topic offsets --json` prints it.
 type offsetsRow struct {
-	Partition int32  `json:"partition"`
-	Earliest  int64  `json:"earliest"`
-	Latest    int64  `json:"latest"`
-	At        *int64 `json:"at,omitempty"` // absent without --at; the latest offset if no record is as new
+	Partition int32 `json:"partition"`
+	Earliest  int64 `json:"earliest"`
+	Latest    int64 `json:"latest"`
+	*offsetAt       // absent without --at
+}
+
+// offsetAt is the first record of a time or later.
+type offsetAt struct {
+	Offset int64  `json:"at"`           // the latest offset if no record is as late
+	Time   *int64 `json:"at_timestamp"` // null if no record is as late
 }
 
 // Run prints a row a partition.
@@ -175,7 +225,10 @@ func (c *TopicOffsetsCmd) Run(ctx context.Context, std IO) error {
 			}
 			row := offsetsRow{Partition: s.partition, Earliest: s.first, Latest: s.end}
 			if from.kind == fromTime {
-				row.At = &s.atTimestamp
+				row.offsetAt = &offsetAt{Offset: s.atTimestamp}
+				if s.atTime >= 0 {
+					row.Time = &s.atTime
+				}
 			}
 			rows = append(rows, row)
 		}
@@ -190,15 +243,37 @@ func (c *TopicOffsetsCmd) write(std IO, rows []offsetsRow) error {
 	}
 	header := []string{"PARTITION", "EARLIEST", "LATEST"}
 	if c.At != "" {
-		header = append(header, "AT")
+		header = append(header, "AT", "AT-TIME")
+		if without := slices.DeleteFunc(slices.Clone(rows), func(r offsetsRow) bool { return r.Time != nil }); len(without) > 0 {
+			std.sayf("no record is as late as %s in %s: AT is where the next one goes", c.At, whichPartitions(without, len(rows)))
+		}
 	}
 	return quiet(writeTable(std.Out, header, len(rows), func(i int) []string {
 		row := []string{strconv.Itoa(int(rows[i].Partition)), strconv.FormatInt(rows[i].Earliest, 10), strconv.FormatInt(rows[i].Latest, 10)}
 		if c.At != "" {
-			row = append(row, strconv.FormatInt(*rows[i].At, 10))
+			at := "-"
+			if rows[i].Time != nil {
+				at = time.UnixMilli(*rows[i].Time).UTC().Format("2006-01-02T15:04:05.000Z07:00")
+			}
+			row = append(row, strconv.FormatInt(rows[i].Offset, 10), at)
 		}
 		return row
 	}))
+}
+
+// whichPartitions names some of all partitions.
+func whichPartitions(some []offsetsRow, all int) string {
+	switch {
+	case len(some) == 1:
+		return fmt.Sprintf("partition %d", some[0].Partition)
+	case len(some) == all:
+		return "any partition"
+	}
+	ids := make([]int32, len(some))
+	for i, r := range some {
+		ids[i] = r.Partition
+	}
+	return "partitions " + joinIDs(ids)
 }
 
 // topicID writes an id as Kafka's tools do: base64url without padding.

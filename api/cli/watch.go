@@ -125,7 +125,10 @@ func (w *watch) OnBrokerRead(meta kgo.BrokerMetadata, _ int16, _ int, _, _ time.
 	if err != nil {
 		return
 	}
-	addr := address(meta)
+	w.answered(address(meta))
+}
+
+func (w *watch) answered(addr string) {
 	w.mu.Lock()
 	back := w.mu.answered(addr)
 	w.mu.Unlock()

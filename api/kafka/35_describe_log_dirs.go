@@ -21,20 +21,15 @@ import (
 // Left out: logs on their way from one directory to another.
 func describeLogDirs(ctx context.Context, c *conn, cl *call, req *kmsg.DescribeLogDirsRequest) kmsg.Response {
 	resp := kmsg.NewPtrDescribeLogDirsResponse()
-	// The broker gives whole topics and the rest is left out here, because a
-	// request may name very many partitions.
-	var refs map[string][]int32
-	wanted := map[topicPartition]bool{}
-	if req.Topics != nil {
-		refs = map[string][]int32{}
-	}
+	named := map[topicPartition]bool{}
 	for i := range req.Topics {
-		refs[req.Topics[i].Topic] = nil
 		for _, p := range req.Topics[i].Partitions {
-			wanted[topicPartition{req.Topics[i].Topic, p}] = true
+			named[topicPartition{req.Topics[i].Topic, p}] = true
 		}
 	}
-	in, err := c.srv.opts.Broker.LogDirs(ctx, c.principal, refs)
+	in, err := c.srv.opts.Broker.LogDirs(ctx, c.principal, func(topic string, partition int32) bool {
+		return req.Topics == nil || named[topicPartition{topic, partition}]
+	})
 	if resp.ErrorCode = cl.code(ctx, err); resp.ErrorCode != api.KafkaNone {
 		return resp
 	}
@@ -43,9 +38,6 @@ func describeLogDirs(ctx context.Context, c *conn, cl *call, req *kmsg.DescribeL
 	places := map[string]int{}
 	for i := range in.Logs {
 		l := &in.Logs[i]
-		if refs != nil && !wanted[topicPartition{l.Topic, l.Partition}] {
-			continue
-		}
 		place, ok := places[l.Topic]
 		if !ok {
 			place = len(dir.Topics)

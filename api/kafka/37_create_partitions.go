@@ -2,7 +2,6 @@ package kafka
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
 
@@ -21,30 +20,14 @@ import (
 // Left out: the timeout. The request is answered when the partitions are there.
 func createPartitions(ctx context.Context, c *conn, cl *call, req *kmsg.CreatePartitionsRequest) kmsg.Response {
 	resp := kmsg.NewPtrCreatePartitionsResponse()
-	times := map[string]int{}
+	specs := make([]broker.PartitionsSpec, len(req.Topics))
 	for i := range req.Topics {
-		times[req.Topics[i].Topic]++
-	}
-	var specs []broker.PartitionsSpec
-	var places []int
-	for i := range req.Topics {
-		in := &req.Topics[i]
-		out := kmsg.NewCreatePartitionsResponseTopic()
-		out.Topic = in.Topic
-		if n := times[in.Topic]; n > 1 {
-			err := fmt.Errorf("%w: topic %q is in the request %d times", broker.ErrInvalidRequest, in.Topic, n)
-			out.ErrorCode, out.ErrorMessage = cl.code(ctx, err), message(err)
-		} else {
-			specs, places = append(specs, partitionsSpec(in)), append(places, i)
-		}
-		resp.Topics = append(resp.Topics, out)
-	}
-	if len(specs) == 0 {
-		return resp
+		specs[i] = partitionsSpec(&req.Topics[i])
 	}
 	for i, r := range c.srv.opts.Broker.CreatePartitions(ctx, c.principal, specs, req.ValidateOnly) {
-		out := &resp.Topics[places[i]]
-		out.ErrorCode, out.ErrorMessage = cl.code(ctx, r.Err), message(r.Err)
+		out := kmsg.NewCreatePartitionsResponseTopic()
+		out.Topic, out.ErrorCode, out.ErrorMessage = specs[i].Topic, cl.code(ctx, r.Err), message(r.Err)
+		resp.Topics = append(resp.Topics, out)
 	}
 	return resp
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"leat/api"
 	"leat/auth"
 )
 
@@ -41,22 +42,20 @@ func describeCluster(_ context.Context, c *conn, cl *call, req *kmsg.DescribeClu
 	return resp
 }
 
-// Kinds of endpoints (KIP-919), and the errors for the wrong one.
+// Kinds of endpoints (KIP-919).
 const (
 	endpointBroker     = 1
 	endpointController = 2
-
-	mismatchedEndpointType  int16 = 114
-	unsupportedEndpointType int16 = 115
 )
 
+// wrongEndpoint is the error for a request to another kind of endpoint.
 func (cl *call) wrongEndpoint(kind int8) (int16, *string) {
 	if kind == endpointController {
 		text := "this endpoint is a broker's, and a controller's was asked for"
-		return cl.refuse(mismatchedEndpointType), &text
+		return cl.refuse(api.KafkaMismatchedEndpointType), &text
 	}
 	text := fmt.Sprintf("endpoint type %d is none of brokers (1), controllers (2)", kind)
-	return cl.refuse(unsupportedEndpointType), &text
+	return cl.refuse(api.KafkaUnsupportedEndpointType), &text
 }
 
 // clusterOperations has a bit, by Kafka's numbers, for each operation that p

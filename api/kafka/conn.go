@@ -188,7 +188,8 @@ func (c *conn) next(ctx context.Context) (*call, error) {
 	return cl, nil
 }
 
-var errCut = errors.New("the request header is cut")
+// errCut is a header or body with a field that does not fit.
+var errCut = errors.New("a field does not fit")
 
 // settle waits until at most so many calls are pending, of at most so many
 // bytes. The writer takes calls until the queue is closed, also from a broken

@@ -70,8 +70,8 @@ func (c *chunks) send(p []byte) {
 }
 
 // finish sends the rest. Once a part is out there is no other answer to give,
-// so a client that is gone is no error.
-func (c *chunks) finish() error {
+// so it breaks off if that fails.
+func (c *chunks) finish() {
 	if !c.sent {
 		c.w.Header().Set("Content-Length", strconv.Itoa(len(c.buf)))
 		if len(c.buf) == 0 {
@@ -83,5 +83,4 @@ func (c *chunks) finish() error {
 		// The client must not take what it has for the whole.
 		panic(http.ErrAbortHandler)
 	}
-	return nil
 }

@@ -2,7 +2,9 @@ package rest
 
 import (
 	"bytes"
+	"encoding/binary"
 	"fmt"
+	"hash/crc32"
 	"io/fs"
 	"log/slog"
 	"net/http/httptest"
@@ -90,6 +92,9 @@ func TestFetchUpToDamage(t *testing.T) {
 				if p.Detail != "the batch with offset 4 is damaged" || p.Retriable {
 					t.Errorf("%+v", p)
 				}
+				if n := d.damagedPartitions(); n != 1 {
+					t.Errorf("%v damaged partitions", n)
+				}
 				if name == "payload" {
 					if got, f := d.offsets("offset=8"); !slices.Equal(got, []int64{8, 9}) || f.Next != 10 {
 						t.Errorf("behind: %v %+v", got, f)
@@ -97,6 +102,34 @@ func TestFetchUpToDamage(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// A batch that a topic without full validation took, and that cannot be shown as
+// records, fails the fetch, and the answer does not say to read on behind it.
+func TestFetchOfNonsense(t *testing.T) {
+	d := openDoor(t)
+	d.topic("t", 1, "leat.validate", "header")
+	var b record.Builder
+	b.Add(0, nil, []byte("value"), nil)
+	batch, err := b.Finish()
+	if err != nil {
+		t.Fatal(err)
+	}
+	batch[record.HeaderSize] = 0xff // the length of the record
+	// The checksum covers what follows it.
+	binary.BigEndian.PutUint32(batch[17:], crc32.Checksum(batch[21:], crc32.MakeTable(crc32.Castagnoli)))
+	d.do("POST", "/v1/topics/t/partitions/0/records", string(batch), "Content-Type", mediaBatch).want(t, 200, "")
+	for _, path := range []string{recordsOfT0 + "offset=0", "/v1/topics/t/records?from=earliest"} {
+		a := d.do("GET", path, nil).want(t, 503, "partition_damaged")
+		for _, name := range []string{"Next-Offset", "High-Watermark", "Log-Start-Offset", "Cursor"} {
+			if v := a.Header.Get(name); v != "" {
+				t.Errorf("%s: %s: %s", path, name, v)
+			}
+		}
+	}
+	if n := counted(t, d.server.metrics.recordsOut); n != 0 {
+		t.Errorf("%v records are counted", n)
 	}
 }
 
@@ -122,4 +155,19 @@ func TestCauseIsLogged(t *testing.T) {
 			t.Errorf("%s: the answer: %s", code, got)
 		}
 	}
+}
+
+// damagedPartitions is the broker's gauge.
+func (d *door) damagedPartitions() float64 {
+	d.t.Helper()
+	families, err := d.reg.Gather()
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == "leat_broker_damaged_partitions" {
+			return f.GetMetric()[0].GetGauge().GetValue()
+		}
+	}
+	return -1
 }

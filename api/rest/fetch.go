@@ -1,19 +1,16 @@
 package rest
 
 import (
-	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"net/http"
-	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"leat/api"
 	"leat/broker"
-	"leat/storage/record"
 )
 
 // readPartition answers with records of one partition, readTopic with those of
@@ -74,10 +71,16 @@ func (s *Server) begin(ctx context.Context, r *http.Request, o *readOptions) (br
 		return t, nil, api.StreamReset(t.Name)
 	}
 	partitions := o.partitions
-	if !o.whole() {
+	switch {
+	case !o.whole():
 		partitions = []int32{o.partition}
+	case partitions == nil && len(t.Partitions) > api.MaxCursorPartitions:
+		return t, nil, tooMany(fmt.Sprintf("the topic has %d", len(t.Partitions)))
 	}
 	starts, err := o.place.Starts(ctx, s.broker, principal(r), t, partitions)
+	if n := len(starts) + len(unread(o.cursor.At, starts)); err == nil && n > api.MaxCursorPartitions {
+		err = tooMany(fmt.Sprintf("this and the one given have %d", n))
+	}
 	return t, starts, err
 }
 
@@ -125,7 +128,7 @@ func (f *fetching) run(ctx context.Context) (err error) {
 		}
 		if f.o.media == mediaBatch {
 			f.headers(f.parts[0].next(f.at))
-			f.s.sendBatches(f.w, f.r, f.at[0].Offset, f.parts[0].Section)
+			f.s.sendBatches(f.w, f.r, f.parts[0].Section)
 			return nil
 		}
 		records, moved, err := f.planAll()
@@ -174,9 +177,11 @@ func (f *fetching) release() {
 	}
 }
 
-func (p *part) beginWalk() {
+func (f *fetching) beginWalk(p *part) {
 	if p.walk == nil {
-		p.walk = api.NewWalk(p.Section)
+		p.walk = api.NewWalk(p.Section, func(offset int64, err error) {
+			f.s.broker.NoteDamage(f.o.topic, f.at[p.index].Partition, offset, err)
+		})
 	}
 }
 
@@ -240,7 +245,7 @@ func (f *fetching) planAll() (records int, moved bool, err error) {
 		if p.Section == nil || records > 0 && (left.Records < 1 || left.Bytes < 1) {
 			continue
 		}
-		p.beginWalk()
+		f.beginWalk(p)
 		if p.plan, err = api.PlanSection(p.walk, at.Offset, left); err != nil {
 			return 0, false, api.ProblemOf(err).At(f.o.topic, at.Partition)
 		}
@@ -263,151 +268,4 @@ func (p *part) next(at []broker.TailStart) int64 {
 		return p.Section.NextOffset()
 	}
 	return at[p.index].Offset
-}
-
-// headers says with what is known before the first record where the answer
-// ends. next is of a single partition.
-func (f *fetching) headers(next int64) {
-	h := f.w.Header()
-	if f.o.whole() {
-		h.Set("Cursor", f.cursor().String())
-	} else {
-		h.Set("Next-Offset", strconv.FormatInt(next, 10))
-		h.Set("High-Watermark", strconv.FormatInt(f.parts[0].HighWatermark, 10))
-		h.Set("Log-Start-Offset", strconv.FormatInt(f.parts[0].LogStart, 10))
-	}
-	if len(f.gaps) > 0 {
-		var text []string
-		for _, g := range f.gaps {
-			text = append(text, strconv.Itoa(int(g.partition))+":"+strconv.FormatInt(g.from, 10)+"-"+strconv.FormatInt(g.to, 10))
-		}
-		h.Set("Gap", strings.Join(text, ", "))
-	}
-}
-
-// cursor is where to read on in the topic.
-func (f *fetching) cursor() api.Cursor {
-	return api.Cursor{Topic: f.topic.ID, At: slices.Concat(f.at, unread(f.o.cursor.At, f.at))}
-}
-
-// unread is what a cursor said of partitions that are not read now: the next
-// one says the same.
-func unread(before, now []broker.TailStart) (out []broker.TailStart) {
-	for _, b := range before {
-		// Both are in the order of the partitions.
-		for len(now) > 0 && now[0].Partition < b.Partition {
-			now = now[1:]
-		}
-		if len(now) == 0 || now[0].Partition != b.Partition {
-			out = append(out, b)
-		}
-	}
-	return out
-}
-
-// answer writes the records of the plans.
-func (f *fetching) answer(records int) error {
-	f.headers(f.at[0].Offset)
-	if f.r.Method == http.MethodHead {
-		f.w.Header().Set("Content-Type", f.o.media)
-		f.w.WriteHeader(http.StatusOK)
-		return nil
-	}
-	f.s.metrics.recordsOut.Add(float64(records))
-	out := newChunks(f.w, http.StatusOK, f.o.media)
-	defer out.release()
-	lines := f.o.media == mediaNDJSON
-	if !lines {
-		out.text(`{"records":[`)
-	}
-	count := 0
-	for i := range f.parts {
-		p := &f.parts[i]
-		if p.plan.Records == 0 {
-			continue
-		}
-		p.beginWalk()
-		err := p.walk.Each(p.plan, func(rec *record.Record) {
-			if count++; count > 1 && !lines {
-				out.text(",")
-			}
-			out.buf = api.AppendRecord(out.buf, f.at[p.index].Partition, rec, f.o.form)
-			if lines {
-				out.text("\n")
-			}
-			out.flushFull()
-		})
-		p.endWalk()
-		if err != nil {
-			if !out.sent {
-				return err
-			}
-			// What is out cannot be taken back, only broken off.
-			panic(http.ErrAbortHandler)
-		}
-	}
-	if !lines {
-		out.text("]")
-		f.tail(out)
-		out.text("}\n")
-	}
-	return out.finish()
-}
-
-// tail writes what follows the records.
-func (f *fetching) tail(out *chunks) {
-	if !f.o.whole() {
-		out.text(`,"next_offset":`)
-		out.integer(f.at[0].Offset)
-		out.text(`,"high_watermark":`)
-		out.integer(f.parts[0].HighWatermark)
-		out.text(`,"log_start_offset":`)
-		out.integer(f.parts[0].LogStart)
-		if len(f.gaps) > 0 {
-			out.text(`,"gap":`)
-			out.buf = appendGap(out.buf, f.gaps...)
-		}
-		return
-	}
-	out.text(`,"cursor":"`)
-	out.buf = f.cursor().AppendText(out.buf)
-	out.text(`","partitions":[`)
-	slices.SortFunc(f.parts, func(a, b part) int { return cmp.Compare(a.index, b.index) })
-	for i := range f.parts {
-		if i > 0 {
-			out.text(",")
-		}
-		out.text(`{"partition":`)
-		out.integer(int64(f.at[i].Partition))
-		out.text(`,"next_offset":`)
-		out.integer(f.at[i].Offset)
-		out.text(`,"high_watermark":`)
-		out.integer(f.parts[i].HighWatermark)
-		out.text(`,"log_start_offset":`)
-		out.integer(f.parts[i].LogStart)
-		out.text("}")
-		out.flushFull()
-	}
-	out.text("]")
-	if len(f.gaps) > 0 {
-		out.text(`,"gaps":[`)
-		for i, g := range f.gaps {
-			if i > 0 {
-				out.text(",")
-			}
-			out.buf = appendGap(out.buf, g)
-		}
-		out.text("]")
-	}
-}
-
-// appendGap writes gaps of one partition, that follow one another, as one.
-func appendGap(dst []byte, gaps ...gap) []byte {
-	dst = append(dst, `{"partition":`...)
-	dst = strconv.AppendInt(dst, int64(gaps[0].partition), 10)
-	dst = append(dst, `,"from":`...)
-	dst = strconv.AppendInt(dst, gaps[0].from, 10)
-	dst = append(dst, `,"to":`...)
-	dst = strconv.AppendInt(dst, gaps[len(gaps)-1].to, 10)
-	return append(dst, '}')
 }

@@ -1,6 +1,7 @@
 package rest
 
 import (
+	"fmt"
 	"math"
 	"net/http"
 	"slices"
@@ -189,16 +190,16 @@ func (o *readOptions) readExact(name, text string) error {
 	return err
 }
 
-// maxPartitionList is how many partitions a request may name.
-const maxPartitionList = 10_000
-
 // parsePartitions reads numbers with commas between them, each once.
 func parsePartitions(text string) ([]int32, error) {
 	var out []int32
 	for item := range strings.SplitSeq(text, ",") {
 		n, err := strconv.ParseUint(item, 10, 31)
-		if err != nil || len(out) == maxPartitionList {
+		if err != nil {
 			return nil, api.InvalidParameter("partitions", "want numbers of partitions, as in 0,2")
+		}
+		if len(out) == api.MaxCursorPartitions {
+			return nil, tooMany("the list has more")
 		}
 		out = append(out, int32(n))
 	}
@@ -207,6 +208,12 @@ func parsePartitions(text string) ([]int32, error) {
 		return nil, api.InvalidParameter("partitions", "names a partition twice")
 	}
 	return out, nil
+}
+
+// tooMany is the error of a read that would have to give out a cursor too long
+// to be taken back.
+func tooMany(what string) error {
+	return api.InvalidParameter("partitions", fmt.Sprintf("want at most %d partitions with one cursor, %s: read them in parts, each with a cursor of its own", api.MaxCursorPartitions, what))
 }
 
 // readGap finds out what to do where records are gone. A stream goes on and

@@ -74,7 +74,7 @@ func openDoor(t testing.TB, change ...func(*setup)) *door {
 		c(s)
 	}
 	dir := t.TempDir()
-	b, err := broker.Open(t.Context(), broker.Options{Path: dir, Configs: s.configs})
+	b, err := broker.Open(t.Context(), broker.Options{Path: dir, Configs: s.configs, Registerer: reg})
 	if err != nil {
 		t.Fatal(err)
 	}

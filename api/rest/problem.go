@@ -15,7 +15,7 @@ import (
 // fail answers with err.
 func (s *Server) fail(w *responseWriter, r *http.Request, err error) {
 	p := *api.ProblemOf(err)
-	p.Type, p.Instance = "/problems/"+p.Code, w.id
+	p.Instance = w.id
 	if p.Status >= http.StatusInternalServerError {
 		s.log.LogAttrs(r.Context(), levelOf(p.Status), "request failed", slog.String("request_id", w.id),
 			slog.Int("status", p.Status), slog.String("code", p.Code), slog.String("path", r.URL.EscapedPath()), slog.Any("err", err))
@@ -32,7 +32,7 @@ func (s *Server) fail(w *responseWriter, r *http.Request, err error) {
 	if p.Close {
 		h.Set("Connection", "close")
 	}
-	s.writeJSON(w, r, p.Status, &p)
+	writeText(w, r, p.Status, p.JSON())
 }
 
 // levelOf keeps what a client can provoke at will out of the error log.
@@ -43,18 +43,22 @@ func levelOf(status int) slog.Level {
 	return slog.LevelError
 }
 
-// writeJSON answers with v; the Content-Type is JSON unless one is set.
+// writeJSON answers with v.
 func (s *Server) writeJSON(w *responseWriter, r *http.Request, status int, v any) {
 	text, err := json.Marshal(v, jsontext.AllowInvalidUTF8(true))
 	if err != nil {
 		// Every type that comes here can be encoded.
 		panic(err)
 	}
-	h := w.Header()
-	if h.Get("Content-Type") == "" {
-		h.Set("Content-Type", "application/json")
-	}
-	h.Set("Content-Length", strconv.Itoa(len(text)))
+	w.Header().Set("Content-Type", mediaJSON)
+	writeText(w, r, status, text)
+}
+
+// writeText answers with a JSON text and, for who reads it in a terminal, the end
+// of its line.
+func writeText(w *responseWriter, r *http.Request, status int, text []byte) {
+	text = append(text, '\n')
+	w.Header().Set("Content-Length", strconv.Itoa(len(text)))
 	w.WriteHeader(status)
 	if r.Method == http.MethodHead {
 		return

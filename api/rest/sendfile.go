@@ -13,18 +13,16 @@ import (
 // sendSlice is how much goes to a client under one write deadline.
 const sendSlice = 1 << 20
 
-// sendBatches answers with a section's bytes as they are in the file. The
-// first batch may begin before the offset asked.
-func (s *Server) sendBatches(w *responseWriter, r *http.Request, offset int64, sec record.Section) {
+// sendBatches answers with a section's bytes as they are in the file; nil has
+// none. The first batch may begin before the offset asked.
+func (s *Server) sendBatches(w *responseWriter, r *http.Request, sec record.Section) {
 	h := w.Header()
 	h.Set("Content-Type", mediaBatch)
 	if sec == nil {
-		h.Set("Next-Offset", strconv.FormatInt(offset, 10))
 		h.Set("Content-Length", "0")
 		w.WriteHeader(http.StatusOK)
 		return
 	}
-	h.Set("Next-Offset", strconv.FormatInt(sec.NextOffset(), 10))
 	h.Set("Content-Length", strconv.FormatInt(sec.Len(), 10))
 	w.WriteHeader(http.StatusOK)
 	if r.Method == http.MethodHead {

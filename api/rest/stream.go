@@ -3,11 +3,11 @@ package rest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"net/http"
 	"os"
-	"strconv"
 	"time"
 
 	"leat/api"
@@ -58,10 +58,9 @@ type stream struct {
 	tail  *broker.Tail
 	woken chan struct{}
 
-	out     []byte
-	err     error // of the first write that failed
-	counted int64 // bytes of w that the metrics know of
-	at      []broker.TailStart
+	out []byte
+	err error // of the first write that failed
+	at  []broker.TailStart
 	// others are the positions in partitions that are not read, for the cursor.
 	others []broker.TailStart
 
@@ -118,6 +117,8 @@ func (s *Server) stream(ctx context.Context, w *responseWriter, r *http.Request,
 	m.open.Dec()
 	m.ended[why].Inc()
 	m.duration.Observe(time.Since(began).Seconds())
+	s.log.LogAttrs(ctx, slog.LevelDebug, "stream ended", slog.String("request_id", w.id), slog.String("kind", st.kind),
+		slog.String("topic", o.topic), slog.String("peer", r.RemoteAddr), slog.String("reason", why))
 	return nil
 }
 
@@ -218,6 +219,11 @@ func (st *stream) pump(ctx context.Context) string {
 			return st.finish(endLifetime, nil, rand.N(2*time.Second))
 		}
 		i := st.tail.Next()
+		if st.tail.Len() > st.most() {
+			p := *api.ProblemOf(tooMany(fmt.Sprintf("the topic grew to %d", len(st.tail.Topic().Partitions))))
+			p.Instance = st.w.id
+			return st.finish(endError, &p, 0)
+		}
 		if i < 0 {
 			return ""
 		}
@@ -338,93 +344,4 @@ func (st *stream) finish(why string, p *api.Problem, again time.Duration) string
 	st.take()
 	st.frame.finish(why, p, again)
 	return why
-}
-
-// position appends where the stream stands: an offset in a partition, a cursor
-// in a topic.
-func (st *stream) position() { st.positionAt(api.AnyPartition, 0) }
-
-// positionAt is position if one partition stood at the offset.
-func (st *stream) positionAt(partition int32, offset int64) {
-	st.at = st.at[:0]
-	for i := range st.tail.Len() {
-		at := st.tail.Position(i)
-		if at.Partition == partition {
-			at.Offset = offset
-		}
-		st.at = append(st.at, at)
-	}
-	if !st.o.whole() {
-		st.integer(st.at[0].Offset)
-		return
-	}
-	st.at = append(st.at, st.others...)
-	st.out = api.Cursor{Topic: st.id, At: st.at}.AppendText(st.out)
-}
-
-// take gets a buffer to append to; flush gives it back.
-func (st *stream) take() {
-	if st.out == nil {
-		st.out = *chunkPool.Get().(*[]byte)
-	}
-}
-
-func (st *stream) text(s string) { st.out = append(st.out, s...) }
-
-func (st *stream) integer(n int64) { st.out = strconv.AppendInt(st.out, n, 10) }
-
-// raw appends p; what is large goes to the client without a copy.
-func (st *stream) raw(p []byte) {
-	if len(p) < chunkSize {
-		if len(st.out)+len(p) > chunkSize {
-			st.send()
-		}
-		st.out = append(st.out, p...)
-		return
-	}
-	st.send()
-	st.write(p)
-}
-
-// send writes what there is.
-func (st *stream) send() {
-	if len(st.out) > 0 {
-		st.write(st.out)
-		st.out = st.out[:0]
-	}
-}
-
-func (st *stream) write(p []byte) {
-	if st.err == nil {
-		_, st.err = st.w.Write(p)
-	}
-}
-
-// flush sends what there is to the client and gives the buffer back.
-func (st *stream) flush() {
-	if len(st.out) > 0 {
-		st.frame.pause()
-		st.send()
-		if st.err == nil {
-			st.err = st.w.flush()
-		}
-		st.last = time.Now()
-		st.s.pacer.sent(st.last)
-		st.s.metrics.sent.Add(float64(st.w.sent - st.counted))
-		st.counted, st.w.counted = st.w.sent, st.w.sent
-	}
-	if st.out != nil && cap(st.out) <= 4*chunkSize {
-		p := st.out[:0]
-		chunkPool.Put(&p)
-	}
-	st.out = nil
-	if st.r.ProtoMajor > 1 {
-		// There a deadline ends the stream also while nothing is written.
-		st.w.relax()
-	}
-}
-
-func (st *stream) count(records int) {
-	st.s.metrics.recordsOut.Add(float64(records))
-	st.s.metrics.streams[st.kind].records.Add(float64(records))
 }

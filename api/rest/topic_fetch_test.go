@@ -120,6 +120,32 @@ func TestTopicFetchPartitions(t *testing.T) {
 	}
 }
 
+// What would need a cursor that is too long to be taken back is refused, and a
+// stream ends when its topic outgrows one; in parts such a topic is read.
+func TestTopicTooLargeForACursor(t *testing.T) {
+	d := openDoor(t)
+	d.topic("t", api.MaxCursorPartitions)
+	whole := d.fetchTopic("from=latest")
+	st := d.follow(streamT+"?cursor="+whole.Cursor, mediaEvents)
+	lines := d.follow(streamT+"?stream=true&cursor="+whole.Cursor, mediaNDJSON)
+	d.addPartitions(api.MaxCursorPartitions + 1)
+	if e := st.named("error"); !strings.Contains(e.data, "at most 3000 partitions") {
+		t.Errorf("%+v", e)
+	}
+	end := lines.control("end")
+	if _, err := api.ParseCursor(end.Cursor); err != nil {
+		t.Error(err)
+	}
+	for _, query := range []string{"from=earliest", "cursor=" + whole.Cursor, "partitions=3000&cursor=" + end.Cursor} {
+		for _, accept := range []string{mediaJSON, mediaEvents} {
+			d.do("GET", streamT+"?"+query, nil, "Accept", accept).want(t, 400, "invalid_parameter")
+		}
+	}
+	if f := d.fetchTopic("partitions=3000&from=earliest"); len(f.Partitions) != 1 {
+		t.Errorf("%+v", f)
+	}
+}
+
 // It waits for records in any partition, and for no longer than asked.
 func TestTopicFetchWaits(t *testing.T) {
 	d := openDoor(t)

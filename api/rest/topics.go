@@ -126,11 +126,7 @@ func (s *Server) createTopic(w *responseWriter, r *http.Request) error {
 	if _, err := requestMedia(w, r, "Accept-Post", mediaJSON); err != nil {
 		return err
 	}
-	ps, err := parseParams(r, "validate_only")
-	if err != nil {
-		return err
-	}
-	validate, err := ps.boolean("validate_only")
+	validate, err := validateOnly(r)
 	if err != nil {
 		return err
 	}
@@ -209,11 +205,7 @@ func (s *Server) patchTopic(w *responseWriter, r *http.Request) error {
 	if _, err := requestMedia(w, r, "Accept-Patch", mediaMerge, mediaJSON); err != nil {
 		return err
 	}
-	ps, err := parseParams(r, "validate_only")
-	if err != nil {
-		return err
-	}
-	validate, err := ps.boolean("validate_only")
+	validate, err := validateOnly(r)
 	if err != nil {
 		return err
 	}
@@ -251,6 +243,16 @@ func (s *Server) deleteTopic(w *responseWriter, r *http.Request) error {
 	}
 	w.WriteHeader(http.StatusNoContent)
 	return nil
+}
+
+// validateOnly is the only parameter of a request that changes topics: whether
+// to check it and change nothing.
+func validateOnly(r *http.Request) (bool, error) {
+	ps, err := parseParams(r, "validate_only")
+	if err != nil {
+		return false, err
+	}
+	return ps.boolean("validate_only")
 }
 
 // configValue is a config's value as text: a string, or a number or truth value

@@ -50,11 +50,15 @@ func (w *responseWriter) WriteHeader(status int) {
 	w.ResponseWriter.WriteHeader(status)
 }
 
-// Write sends body bytes.
-func (w *responseWriter) Write(p []byte) (int, error) {
-	w.begin()
-	n, err := w.ResponseWriter.Write(p)
-	w.sent += int64(n)
+// Write sends body bytes, what is long in slices, each with its own deadline.
+func (w *responseWriter) Write(p []byte) (n int, err error) {
+	for first := true; err == nil && (first || n < len(p)); first = false {
+		w.begin()
+		var sent int
+		sent, err = w.ResponseWriter.Write(p[n:min(len(p), n+sendSlice)])
+		n += sent
+		w.sent += int64(sent)
+	}
 	return n, err
 }
 

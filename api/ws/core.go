@@ -168,7 +168,7 @@ func (c *core) data(now int64, f *frame) (wait time.Duration) {
 				return 0
 			}
 		}
-		if !s.hot || s.paused || !s.credit.open() {
+		if !s.ready() {
 			c.turn++
 			continue
 		}
@@ -197,6 +197,29 @@ func (c *core) data(now int64, f *frame) (wait time.Duration) {
 		}
 	}
 	return wait
+}
+
+// rest reports, after a frame, whether there is nothing left to send, and wait
+// as next does. So a frame needs no other turn that finds nothing.
+func (c *core) rest(now int64) (wait time.Duration, ok bool) {
+	if len(c.out) > 0 || c.draining {
+		return 0, false
+	}
+	for _, s := range c.subs {
+		if s.woken.Load() {
+			return 0, false
+		}
+		if !s.ready() {
+			continue
+		}
+		if s.due <= now && !s.rest(now, c.pace) {
+			return 0, false
+		}
+		if s.hot {
+			wait = sooner(wait, time.Duration(s.due-now))
+		}
+	}
+	return wait, true
 }
 
 // sooner is the shorter of two waits, of which 0 is none.

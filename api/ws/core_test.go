@@ -152,6 +152,10 @@ func (cs *coreScript) run(t *testing.T, d *datadriven.TestData) string {
 		times := 1
 		d.MaybeScanArgs(t, "n", &times)
 		return cs.next(times)
+	case "frame":
+		var ms int
+		d.ScanArgs(t, "took", &ms)
+		return cs.frame(time.Duration(ms) * time.Millisecond)
 	case "reads":
 		var out strings.Builder
 		for _, name := range slices.Sorted(maps.Keys(cs.sources)) {
@@ -240,6 +244,26 @@ func (cs *coreScript) next(n int) string {
 		break
 	}
 	return out.String()
+}
+
+// frame sends a data frame, which takes a while, and shows what rest says of
+// what is left.
+func (cs *coreScript) frame(took time.Duration) string {
+	var f frame
+	if cs.core.next(cs.now, &f); f.buf == nil {
+		return "no frame\n"
+	}
+	out := show(string(f.buf.message()))
+	f.buf.release()
+	cs.now += int64(took)
+	cs.core.written(cs.now, &f)
+	switch wait, ok := cs.core.rest(cs.now); {
+	case !ok:
+		return out + "\nmore\n"
+	case wait > 0:
+		return fmt.Sprintf("%s\nwait %s\n", out, wait.Round(time.Millisecond))
+	}
+	return out + "\nidle\n"
 }
 
 // show shortens a message: of the records their number, of a problem its code.

@@ -78,13 +78,14 @@
 // One data frame is under way on a connection; its subscriptions take turns by
 // frames, and other messages go before data. Nothing is read from the log
 // without credit, or ahead of the socket: a client that does not read costs one
-// frame. At least one record goes while both credits are above zero. A
+// frame, and some 128 KiB of the kernel beside what it has offered to take. At least one record goes while both credits are above zero. A
 // subscription with slow "skip" that was up to date once, then lags for a second
 // by more than 1000 records in a partition, is moved to 100 before its end.
 //
 // The first frame after a pause goes at once. Under load the next waits for
-// company: not up to 1,000 frames a second of the whole server, max_delay_ms
-// from 10,000 on, and in proportion between.
+// company, counted from when the one before was begun: not up to 1,000 frames a
+// second of the whole server, max_delay_ms from 10,000 on, and in proportion
+// between.
 //
 // The server does not read from a client whose produce messages of 4 MiB wait
 // for receipts, or which does not take its answers.

@@ -3,6 +3,10 @@ package ws
 import (
 	"runtime"
 	"testing"
+	"time"
+	"weak"
+
+	"github.com/coder/websocket"
 )
 
 // An idle connection costs at most 12 KB, with a subscription to a topic of
@@ -54,4 +58,21 @@ func TestIdleMemory(t *testing.T) {
 			t.Errorf("subscribed %t: %.0f bytes and %.2f goroutines a connection, want at most %d and 1", subscribe, bytes, goroutines, most)
 		}
 	}
+}
+
+// Nothing keeps what a connection took once it has ended, though it would have
+// been pinged later.
+func TestEndedSessionIsFreed(t *testing.T) {
+	d := openDoor(t, func(o *Options) {
+		o.heartbeat, o.pongTimeout, o.writeTimeout = time.Hour, time.Hour, time.Hour
+	})
+	c := d.dial()
+	session := weak.Make(d.server.sessions()[0])
+	if err := c.ws.Close(websocket.StatusNormalClosure, ""); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "session freed", func() bool {
+		runtime.GC()
+		return session.Value() == nil
+	})
 }

@@ -45,6 +45,7 @@ func (s *session) produce(m *message, size int, began time.Time) {
 		p.refused = api.ProblemOf(err).At(m.topic, api.AnyPartition)
 	}
 	s.mu.Lock()
+	s.mu.appending = false
 	if s.mu.dead {
 		s.mu.Unlock()
 		return
@@ -67,6 +68,7 @@ func (s *session) produce(m *message, size int, began time.Time) {
 func (s *session) append(m *message, p *production) error {
 	s.mu.Lock()
 	draining := s.mu.draining
+	s.mu.appending = !draining
 	s.mu.Unlock()
 	if draining {
 		return broker.ErrShuttingDown
@@ -165,7 +167,7 @@ func (s *session) answer(ctx context.Context, p *production) text {
 		failed += results[i].Count
 	}
 	s.srv.metrics.recordsIn.Add(float64(p.count - failed))
-	if failed > 0 {
+	if failed > 0 && ctx.Err() == nil { // else nobody waits any more
 		s.srv.log.LogAttrs(ctx, slog.LevelWarn, "records of a websocket message failed", slog.String("conn", s.id),
 			slog.String("topic", p.topic), slog.Int("failed", failed), slog.Int("records", p.count), slog.Any("err", first))
 	}

@@ -2,6 +2,7 @@ package ws
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
 
 	"github.com/coder/websocket"
@@ -69,20 +70,33 @@ func (s *session) turn() (again, ended bool) {
 	switch {
 	case f.buf != nil:
 		s.sendFrame(&f)
-		return true, false
+		now = s.srv.now()
+		rest, ok := s.core.rest(now)
+		if !ok {
+			return true, false
+		}
+		s.later(now, rest)
 	case t.kind != kindInvalid:
 		s.sendText(t)
 		return true, false
 	case s.core.draining:
 		s.leave()
-	case wait > 0:
-		at := now + int64(wait)
-		if timed := s.timed.Load(); timed == 0 || at < timed {
-			s.timed.Store(at)
-			s.srv.delays.add(s, wait)
-		}
+	default:
+		s.later(now, wait)
 	}
 	return false, false
+}
+
+// later has a turn run after a wait, if it is not 0.
+func (s *session) later(now int64, wait time.Duration) {
+	if wait == 0 {
+		return
+	}
+	at := now + int64(wait)
+	if timed := s.timed.Load(); timed == 0 || at < timed {
+		s.timed.Store(at)
+		s.srv.delays.add(s, wait)
+	}
 }
 
 // take gives the events to the core, unless it has messages left from those
@@ -106,7 +120,7 @@ func (s *session) take() (dead, closing bool) {
 // is sent.
 func (s *session) leave() {
 	s.mu.Lock()
-	due := s.mu.settling || s.mu.size > 0
+	due := s.mu.appending || s.mu.settling || s.mu.size > 0
 	s.mu.Unlock()
 	if !due {
 		s.shut(causeDraining, "")
@@ -155,6 +169,17 @@ func (s *session) write(buf *buffer) {
 	s.shut(causeLost, "")
 }
 
+// pulse stands for a session in the wheel, where it may stay for half a minute
+// after the session has ended, which it does not keep.
+type pulse struct{ session atomic.Pointer[session] }
+
+// beat is called by the wheel.
+func (p *pulse) beat() {
+	if s := p.session.Load(); s != nil {
+		s.keepAlive()
+	}
+}
+
 // keepAlive is called by the wheel: it shows the client, and finds out about
 // it, that the connection lives.
 func (s *session) keepAlive() {
@@ -167,29 +192,33 @@ func (s *session) keepAlive() {
 	if ends {
 		return
 	}
+	busy := s.writing.Load()
 	now, beat := s.srv.now(), int64(s.srv.opts.heartbeat)
 	beatAt := s.sentAt.Load() + beat
 	if now >= beatAt {
 		s.post(&event{reply: plain(kindHeartbeat, "", "")}, false)
 		beatAt = now + beat
 	}
-	if now >= s.pingAt {
+	due := now >= s.pingAt
+	if due {
 		s.pingAt = now + beat
+	}
+	if due && !busy { // one that is being written to is judged by that
 		go s.ping()
 	} else {
 		s.srv.wg.Done()
 	}
-	s.srv.alive.add(s, time.Duration(min(beatAt, s.pingAt)-now))
+	s.srv.alive.add(s.pulse, time.Duration(min(beatAt, s.pingAt)-now))
 }
 
-// ping closes the connection if the client does not answer. One that is being
-// written to, or not read from, is judged by that.
+// ping closes the connection if the client does not answer, unless a write or
+// the session itself keeps it from being seen to.
 func (s *session) ping() {
 	defer s.srv.wg.Done()
 	reads := s.reads.Load()
 	ctx, cancel := context.WithTimeout(s.srv.ctx, s.srv.opts.pongTimeout)
 	defer cancel()
-	if s.writing.Load() || s.ws.Ping(ctx) == nil {
+	if s.ws.Ping(ctx) == nil {
 		return
 	}
 	if !s.writing.Load() && reads%2 == 0 && reads == s.reads.Load() {

@@ -90,7 +90,8 @@ type Server struct {
 	pool    pool
 	// delays wakes sessions whose frames wait for company, alive those that
 	// must show that they live.
-	delays, alive *wheel
+	delays *wheel[*session]
+	alive  *wheel[*pulse]
 	// began is what times of day are counted from.
 	began time.Time
 	// blocked counts the connections whose client does not take what is sent;
@@ -126,7 +127,7 @@ func New(opts Options) *Server {
 	s.delays = newWheel(time.Millisecond, 128, (*session).delayed)
 	// The longest wait is a heartbeat, or a ping's.
 	tick := max(opts.heartbeat/50, time.Millisecond)
-	s.alive = newWheel(tick, 64, (*session).keepAlive)
+	s.alive = newWheel(tick, 64, (*pulse).beat)
 	s.mu.sessions = map[*session]struct{}{}
 	s.metrics = newMetrics(opts.Registerer, s)
 	return s
@@ -146,13 +147,14 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.refuse(w, err)
 		return
 	}
-	h := &hijacker{ResponseWriter: w, srv: s}
+	h := &hijacker{ResponseWriter: w, wire: &wire{srv: s}}
 	c, err := websocket.Accept(h, r, &websocket.AcceptOptions{
 		Subprotocols: []string{subprotocol}, InsecureSkipVerify: true, // check has looked at the Origin
+		OnPingReceived: h.wire.ping,
 	})
 	if err != nil {
 		s.log.Debug("websocket was not accepted", slog.Any("err", err))
-		if h.wire != nil {
+		if h.wire.Conn != nil {
 			_ = h.wire.Conn.Close() // it is of no use any more
 		}
 		s.dismiss(nil)

@@ -62,7 +62,9 @@ type session struct {
 	// reads counts up when the reader has something else to do, and when it
 	// reads again: it is even while it reads.
 	reads atomic.Int64
-	// pingAt is when the next ping goes; the wheel's alone.
+	// pulse is what the wheel has of the session, until the end. pingAt is when
+	// the next ping goes; the wheel's alone.
+	pulse  *pulse
 	pingAt int64
 
 	mu struct {
@@ -73,10 +75,11 @@ type session struct {
 		inbox []event
 		size  int
 		// pending are the produced records whose receipts are due, in order, of
-		// unacked bytes; settling says that a goroutine waits for them.
-		pending  []*production
-		unacked  int
-		settling bool
+		// unacked bytes; settling says that a goroutine waits for them, and
+		// appending that the reader is about to add to them.
+		pending             []*production
+		unacked             int
+		settling, appending bool
 		// stop ends what waits for receipts.
 		stop context.CancelFunc
 		// draining says that no more is taken in, closing that the connection
@@ -89,7 +92,8 @@ type session struct {
 
 // newSession readies a session; start begins it.
 func newSession(srv *Server, p auth.Principal, c *websocket.Conn, w *wire) *session {
-	s := &session{srv: srv, principal: p, ws: c, wire: w, id: fmt.Sprintf("%016x", rand.Uint64())}
+	s := &session{srv: srv, principal: p, ws: c, wire: w, id: fmt.Sprintf("%016x", rand.Uint64()), pulse: &pulse{}}
+	s.pulse.session.Store(s)
 	s.mu.changed.L = &s.mu.Mutex
 	s.core.conn, s.core.pace = s.id, &srv.pace
 	w.owner = s
@@ -105,7 +109,7 @@ func (s *session) start() {
 	s.pingAt = now + beat/2 + rand.Int64N(beat/2+1)
 	s.srv.log.Debug("websocket opened", slog.String("conn", s.id), slog.String("principal", s.principal.String()))
 	s.post(&event{reply: s.ready()}, false)
-	s.srv.alive.add(s, time.Duration(s.pingAt-now))
+	s.srv.alive.add(s.pulse, time.Duration(s.pingAt-now))
 	go s.read()
 }
 
@@ -400,6 +404,7 @@ func (s *session) end() {
 	s.srv.metrics.closes[cause].Inc()
 	s.srv.log.Debug("websocket closed", slog.String("conn", s.id), slog.String("cause", closeNames[cause]))
 	s.state.Store(over)
+	s.pulse.session.Store(nil)
 	s.srv.dismiss(s)
 }
 

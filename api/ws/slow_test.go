@@ -70,6 +70,46 @@ func TestPingFlood(t *testing.T) {
 	eventually(t, "closed", func() bool { return d.metric("leat_ws_closes_total", "cause", "slow_consumer") == 1 })
 }
 
+// What a client does not take waits in one place, not in the kernel too. A ping
+// meanwhile holds up neither the reader nor the connection: its pong goes behind
+// the frame.
+func TestPingWhileBlocked(t *testing.T) {
+	d := openDoor(t)
+	d.topic("t", 1)
+	value := `"` + strings.Repeat("x", 10_000) + `"`
+	for range 20 {
+		d.append("t", 0, strings.Split(strings.Repeat(value+" ", 49)+value, " ")...)
+	}
+	r := d.raw()
+	if err := r.nc.(*net.TCPConn).SetReadBuffer(4096); err != nil {
+		t.Fatal(err)
+	}
+	r.write(maskedFrame(final|opText, []byte(`{"type":"subscribe","sub":"s","topic":"t","from":"earliest","credit":{"bytes":5000000,"records":1000}}`)))
+	eventually(t, "blocked", func() bool { return d.server.blocked.Load() == 1 })
+	if n := d.metric("leat_ws_sent_bytes_total"); n > 512<<10 {
+		t.Errorf("%v bytes wait in the kernel for a client that does not read", n)
+	}
+	r.write(maskedFrame(final|opPing, []byte("are you there")))
+	r.write(maskedFrame(final|opText, []byte(`{"type":"ping"}`)))
+	eventually(t, "message read", func() bool { return d.metric("leat_ws_messages_total", "direction", "in", "type", "ping") == 1 })
+	if d.server.blocked.Load() != 1 {
+		t.Error("the write does not block any more")
+	}
+	if err := r.nc.(*net.TCPConn).SetReadBuffer(1 << 20); err != nil {
+		t.Fatal(err)
+	}
+	for pongs := 0; pongs < 2; {
+		switch op, payload := r.frame(); {
+		case op == opPong && string(payload) == "are you there":
+			pongs++
+		case op != opText:
+			t.Fatalf("frame %d %q", op, payload)
+		case strings.HasPrefix(string(payload), `{"type":"pong"`):
+			pongs++
+		}
+	}
+}
+
 // What panics takes its connection with it, and no other.
 func TestPanic(t *testing.T) {
 	d := openDoor(t)

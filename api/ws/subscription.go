@@ -69,10 +69,10 @@ type subscription struct {
 	chain []int64
 	// hot says that the source may have something.
 	hot bool
-	// due is when the next frame may go; sent says that one went since the
-	// source was last found empty.
-	due  int64
-	sent bool
+	// began is when the last frame was begun, and due when the next may be; sent
+	// says that one went since the source was last found empty.
+	began, due int64
+	sent       bool
 	// live says that the subscription has once had everything, and behind since
 	// when it has not; 0 while it has.
 	live   bool
@@ -98,6 +98,9 @@ func (s *subscription) grow() {
 	}
 }
 
+// ready reports whether there may be something that may be sent.
+func (s *subscription) ready() bool { return s.hot && !s.paused && s.credit.open() }
+
 // outcome is what came of a turn of a subscription.
 type outcome uint8
 
@@ -112,22 +115,11 @@ const (
 // message in reply, or nothing.
 func (s *subscription) turn(now int64, p *pace, f *frame) (outcome, text) {
 	for range maxEmptyReads {
-		delay := p.delay(now, s.maxDelay)
-		if s.sent && delay > 0 && s.empty() {
-			// Busy: it will most likely have something by then, so the source
-			// need not be parked and woken in between.
-			s.drained()
-			s.due = now + int64(delay)
+		if s.holds(now, p) {
 			return nothing, text{}
 		}
-		i := s.src.Next()
-		s.grow()
+		i := s.next(now, p)
 		if i < 0 {
-			if s.sent {
-				s.due = now + int64(delay)
-			}
-			s.hot = false
-			s.drained()
 			return nothing, text{}
 		}
 		if s.behind == 0 {
@@ -145,12 +137,45 @@ func (s *subscription) turn(now int64, p *pace, f *frame) (outcome, text) {
 		}
 		s.src.Seek(i, r.next)
 		if r.count > 0 {
-			s.fill(i, &r, f)
+			s.fill(now, i, &r, f)
 			return framed, text{}
 		}
 	}
 	// A long stretch without records: let others have a turn.
 	return nothing, text{}
+}
+
+// rest reports whether nothing is left to send now, and then has the
+// subscription wait for more.
+func (s *subscription) rest(now int64, p *pace) bool {
+	return s.holds(now, p) || s.empty() && s.next(now, p) < 0
+}
+
+// holds reports whether the next frame waits for company. The source will most
+// likely have something by then, so it need not be parked and woken in between.
+func (s *subscription) holds(now int64, p *pace) bool {
+	due := s.began + int64(p.delay(now, s.maxDelay))
+	if !s.sent || due <= now || !s.empty() {
+		return false
+	}
+	s.drained()
+	s.due = due
+	return true
+}
+
+// next is the source's, and notes when that has nothing: then it will wake the
+// subscription.
+func (s *subscription) next(now int64, p *pace) int {
+	i := s.src.Next()
+	s.grow()
+	if i < 0 {
+		if s.sent {
+			s.due = s.began + int64(p.delay(now, s.maxDelay))
+		}
+		s.hot = false
+		s.drained()
+	}
+	return i
 }
 
 // drained notes that there is nothing more for now.
@@ -176,11 +201,11 @@ func (s *subscription) skips(now, lag int64) bool {
 }
 
 // fill makes the data frame of a run.
-func (s *subscription) fill(i int, r *run, f *frame) {
+func (s *subscription) fill(now int64, i int, r *run, f *frame) {
 	prev := s.chain[i]
 	s.chain[i] = r.next
 	s.credit.spend(len(r.text), r.count)
-	s.sent = true
+	s.began, s.sent = now, true
 	f.sub, f.records = s, r.count
 	f.buf = newBuffer(dataHead + len(s.id) + len(r.text))
 	f.buf.b = appendData(f.buf.b, s.id, s.src.Position(i).Partition, prev, r.next, r.text)

@@ -102,7 +102,7 @@ func (s *Server) refuse(w http.ResponseWriter, err error) {
 		p.RetryAfterMS = time.Second.Milliseconds()
 		h.Set("Retry-After", "1")
 	}
-	body := p.JSON()
+	body := append(p.JSON(), '\n')
 	h.Set("Content-Type", "application/problem+json")
 	h.Set("Cache-Control", "no-store")
 	h.Set("Content-Length", strconv.Itoa(len(body)))

@@ -5,18 +5,18 @@ import (
 	"time"
 )
 
-// wheel fires for sessions after a time. Many share one timer, which runs only
-// while somebody waits, and goes by ticks, so that those of one tick cost one.
-type wheel struct {
+// wheel fires for a T after a time. Many share one timer, which runs only while
+// somebody waits, and goes by ticks, so that those of one tick cost one.
+type wheel[T any] struct {
 	tick time.Duration
 	base time.Time
-	fire func(*session)
+	fire func(T)
 	mu   struct {
 		sync.Mutex
 		timer *time.Timer
-		slots [][]*session
-		spare []*session
-		// at is the last tick that was fired; count the sessions that wait.
+		slots [][]T
+		spare []T
+		// at is the last tick that was fired; count is how many wait.
 		at      int64
 		count   int
 		stopped bool
@@ -25,14 +25,14 @@ type wheel struct {
 
 // newWheel makes a wheel for waits of up to slots-1 ticks. fire is called with
 // no lock held.
-func newWheel(tick time.Duration, slots int, fire func(*session)) *wheel {
-	w := &wheel{tick: tick, base: time.Now(), fire: fire}
-	w.mu.slots = make([][]*session, slots)
+func newWheel[T any](tick time.Duration, slots int, fire func(T)) *wheel[T] {
+	w := &wheel[T]{tick: tick, base: time.Now(), fire: fire}
+	w.mu.slots = make([][]T, slots)
 	return w
 }
 
-// add fires for s once, after at least d, cut to what the wheel can wait.
-func (w *wheel) add(s *session, d time.Duration) {
+// add fires for t once, after at least d, cut to what the wheel can wait.
+func (w *wheel[T]) add(t T, d time.Duration) {
 	now := time.Since(w.base)
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -51,15 +51,15 @@ func (w *wheel) add(s *session, d time.Duration) {
 	target := int64((now + d + w.tick - 1) / w.tick)
 	target = min(max(target, w.mu.at+1), w.mu.at+int64(len(w.mu.slots))-1)
 	slot := &w.mu.slots[target%int64(len(w.mu.slots))]
-	*slot = append(*slot, s)
+	*slot = append(*slot, t)
 }
 
 // turn fires for those whose tick has come.
-func (w *wheel) turn() {
+func (w *wheel[T]) turn() {
 	for {
 		w.mu.Lock()
 		now := int64(time.Since(w.base) / w.tick)
-		var due []*session
+		var due []T
 		for w.mu.at < now && w.mu.count > 0 && due == nil {
 			w.mu.at++
 			slot := &w.mu.slots[w.mu.at%int64(len(w.mu.slots))]
@@ -75,8 +75,8 @@ func (w *wheel) turn() {
 		if due == nil {
 			return
 		}
-		for _, s := range due {
-			w.fire(s)
+		for _, t := range due {
+			w.fire(t)
 		}
 		clear(due)
 		w.mu.Lock()
@@ -86,7 +86,7 @@ func (w *wheel) turn() {
 }
 
 // stop forgets everybody who waits.
-func (w *wheel) stop() {
+func (w *wheel[T]) stop() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.mu.stopped = true

@@ -2,6 +2,7 @@ package ws
 
 import (
 	"bufio"
+	"context"
 	"encoding/binary"
 	"errors"
 	"net"
@@ -11,6 +12,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 const (
@@ -18,17 +21,19 @@ const (
 	// fit into them does not pass through them.
 	readBuffer  = 1 << 10
 	writeBuffer = 256
+	// maxUnsent is about how many bytes wait in the kernel that the client has no
+	// room for.
+	maxUnsent = 128 << 10
 	// lingerTime is how long a closed connection still takes what the client
 	// sends: a close with unread input would reset it, and the client might not
 	// see the close frame.
 	lingerTime = 250 * time.Millisecond
 )
 
-// hijacker is a ResponseWriter whose Hijack gives a wire with small buffers, in
-// place of those of net/http.
+// hijacker is a ResponseWriter whose Hijack puts the connection under wire, with
+// small buffers in place of those of net/http.
 type hijacker struct {
 	http.ResponseWriter
-	srv  *Server
 	wire *wire
 	in   *bufio.Reader
 }
@@ -39,7 +44,7 @@ func (h *hijacker) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	h.wire = &wire{Conn: nc, srv: h.srv}
+	h.wire.Conn = nc
 	// What the client sent behind its handshake is in the old buffer.
 	if n := rw.Reader.Buffered(); n > 0 {
 		head, err := rw.Peek(n)
@@ -49,13 +54,23 @@ func (h *hijacker) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 		h.wire.head = append([]byte(nil), head...)
 	}
 	if sc, ok := nc.(syscall.Conn); ok {
-		if h.wire.raw, err = sc.SyscallConn(); err != nil {
+		if h.wire.raw, err = sc.SyscallConn(); err == nil {
+			err = h.wire.raw.Control(limitUnsent)
+		}
+		if err != nil {
 			return nil, nil, errors.Join(err, nc.Close())
 		}
 		h.wire.try = h.wire.tryWrite
 	}
 	h.in = bufio.NewReaderSize(h.wire, readBuffer)
 	return h.wire, bufio.NewReadWriter(h.in, bufio.NewWriterSize(h.wire, writeBuffer)), nil
+}
+
+// limitUnsent keeps what the client does not take out of the kernel, where it
+// could be megabytes, and all that is sent later would be behind it.
+func limitUnsent(fd uintptr) {
+	// Only a socket that is no TCP refuses, and that has no such queue.
+	_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, maxUnsent)
 }
 
 // wire is the connection under a WebSocket. It puts the head of a message's
@@ -83,14 +98,16 @@ type wire struct {
 	wrote   int
 	tryErr  error
 
-	// late says that a write failed because the client did not read.
+	// blocks says that a message is being written that the client does not take
+	// at once, late that a write failed because the client did not read.
+	blocks atomic.Bool
 	late   atomic.Bool
 	linger atomic.Bool
 
 	mu struct {
 		sync.Mutex
 		// tail is what did not leave of control frames, of up to maxTail bytes
-		// and a frame; it goes before all else.
+		// and two frames; it goes before all else.
 		tail []byte
 	}
 }
@@ -164,13 +181,16 @@ func (w *wire) put(p []byte) error {
 	if err != nil || n == len(p) {
 		return err
 	}
-	w.srv.blocked.Add(1)
-	defer w.srv.blocked.Add(-1)
 	if w.raw != nil {
 		w.srv.pool.leave()
 		defer w.srv.pool.back()
 	}
-	return w.block(p[n:])
+	w.blocks.Store(true)
+	w.srv.blocked.Add(1)
+	err = w.block(p[n:])
+	w.srv.blocked.Add(-1)
+	w.blocks.Store(false)
+	return err
 }
 
 // control writes a control frame. It never blocks: while the WebSocket writes,
@@ -190,13 +210,36 @@ func (w *wire) control(p []byte) error {
 		return err
 	}
 	w.mu.Lock()
-	w.mu.tail = append([]byte(nil), p[n:]...)
+	w.mu.tail = append(append([]byte(nil), p[n:]...), w.mu.tail...)
 	w.mu.Unlock()
 	if len(tail) == 0 {
-		// Something must be sent for the tail to leave.
-		w.owner.post(&event{reply: plain(kindHeartbeat, "", "")}, false)
+		w.pushTail()
 	}
 	return nil
+}
+
+// pushTail has something sent, for the tail to leave with it.
+func (w *wire) pushTail() {
+	w.owner.post(&event{reply: plain(kindHeartbeat, "", "")}, false)
+}
+
+// ping is asked by the WebSocket whether to answer a ping. While a write blocks
+// it must not: it would wait, read nothing meanwhile, and after 5 s give up the
+// connection.
+func (w *wire) ping(_ context.Context, payload []byte) bool {
+	if !w.blocks.Load() {
+		return true
+	}
+	w.mu.Lock()
+	before := len(w.mu.tail)
+	if before <= maxTail {
+		w.mu.tail = append(append(w.mu.tail, 0x80|0x0a, byte(len(payload))), payload...)
+	}
+	w.mu.Unlock()
+	if before == 0 {
+		w.pushTail()
+	}
+	return false
 }
 
 func (w *wire) takeTail() []byte {

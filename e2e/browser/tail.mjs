@@ -3,10 +3,11 @@
 //
 //   node tail.mjs BROWSER USER_DATA_DIR SERVER_ORIGIN FOREIGN_ORIGIN ALLOWED_ORIGIN
 //
-// Where the server itself must be touched, this script writes an order to stdout (`kill`, `stop`, `start`,
+// Where the server itself must be touched, this script writes an order to stdout (`kill`, `freeze`, `stop`, `start`,
 // `trim TOPIC PARTITION OFFSET`) and reads a line from stdin when it is carried out. Words go to stderr; the exit code
 // is 0 if all is as it should be.
 import assert from 'node:assert/strict'
+import { execFileSync } from 'node:child_process'
 import { createInterface } from 'node:readline'
 import { chromium } from 'playwright-core'
 
@@ -42,7 +43,7 @@ async function api (method, path, body, retry = false) {
   }
 }
 
-const produce = (records) => api('POST', `/v1/topics/${topic}/records`, { records })
+const produce = (records, to = topic) => api('POST', `/v1/topics/${to}/records`, { records })
 const text = (n, from = 0) => Array.from({ length: n }, (_, i) => ({ key: `k${(from + i) % 50}`, value_str: `record ${from + i} <b>é</b>` }))
 
 /** What the log holds of one partition, by the HTTP API: lines as `shown` gives them. */
@@ -82,6 +83,10 @@ const until = (page, what, ok, arg) => page.waitForFunction(ok, arg, { timeout: 
   throw new Error(`${what}: ${error.message}`)
 })
 
+const status = (page) => page.locator('#status').textContent()
+const visible = (page) => page.evaluate(() => document.body.innerText)
+const notConnected = (page) => until(page, 'the page says that it is not connected', () => document.getElementById('status').textContent.startsWith('Not connected: '))
+const receipt = (page, words) => until(page, words, (words) => document.getElementById('receipt').textContent === words, words)
 const listening = (page) => until(page, 'the page listens', () => document.getElementById('status').textContent === 'Listening')
 const rowsSeen = (page, n) => until(page, `${n} rows`, (n) => globalThis.rowsSeen.filter((row) => row.length === 5).length >= n, n)
 
@@ -126,10 +131,10 @@ const steps = {
       await rowsSeen(page, before + 100)
       await order(end)
       await producing
-      await until(page, 'the page says that it is not connected', () => document.getElementById('status').textContent.startsWith('Not connected: '))
+      await notConnected(page)
       await page.fill('#value', 'meanwhile')
       await page.click('#produce button')
-      await until(page, 'the form says so', () => document.getElementById('receipt').textContent === 'Not connected')
+      await receipt(page, 'Not connected')
       await order('start')
       await listening(page)
       await produce(text(30, first + 500))
@@ -138,12 +143,64 @@ const steps = {
     }
   },
 
+  async 'a server that is killed before it answers the form' (page) {
+    await order('freeze')
+    await page.fill('#value', 'unanswered')
+    await page.click('#produce button')
+    await order('kill')
+    await receipt(page, 'Nobody knows whether that was stored')
+    await order('start')
+    await listening(page)
+    await produce(text(30, 3600))
+    await compare(page)
+    assert.deepEqual(await notices(page), [])
+  },
+
+  async 'a tail that was left does not come back' (page) {
+    for (const name of ['aaa', 'bbb']) await api('POST', '/v1/topics', { name, partitions: 1 })
+    for (const connected of [true, false]) {
+      const other = await page.context().newPage()
+      await other.clock.install()
+      const sockets = new Set()
+      other.on('websocket', (socket) => {
+        sockets.add(socket)
+        socket.on('close', () => sockets.delete(socket))
+      })
+      await other.goto(`${server}/examples/tail.html?topic=aaa&from=latest`)
+      await listening(other)
+      if (!connected) {
+        await order('kill')
+        await notConnected(other)
+      }
+      await other.selectOption('#topic', 'bbb')
+      if (!connected) await order('start')
+      for (let i = 0; i < 2; i++) { // each is longer than a silence and longer than what is waited before a reconnect
+        await listening(other)
+        await other.clock.fastForward(300000)
+        await listening(other)
+      }
+      await produce([{ value_str: 'left' }], 'aaa')
+      await produce([{ value_str: 'chosen' }], 'bbb')
+      await until(other, 'the record', () => globalThis.rowsSeen.some((row) => row[4] === 'chosen'))
+      const deadline = Date.now() + patience
+      while (sockets.size !== 1) {
+        assert.ok(Date.now() < deadline, `${sockets.size} sockets are open`)
+        await new Promise((resolve) => setTimeout(resolve, 20))
+      }
+      const values = await other.evaluate(() => globalThis.rowsSeen.map((row) => row[4]))
+      assert.ok(!values.includes('left'), `rows ${values}`)
+      await other.close()
+    }
+    await listening(page)
+  },
+
   async 'a pause holds one window, not the rest, and loses nothing' (page, frames) {
     await page.click('#pause')
     const before = await page.evaluate(() => globalThis.rowsSeen.length)
     frames.records = 0
     for (let i = 0; i < 4; i++) await produce(text(1000, 4000 + 1000 * i))
     await until(page, 'the button', () => document.getElementById('pause').getAttribute('aria-pressed') === 'true')
+    assert.match(await status(page), /^Paused/)
     await frames.reach(window.records)
     assert.equal(await page.evaluate(() => globalThis.rowsSeen.length), before, 'rows while paused')
     assert.ok(frames.records <= window.records, `${frames.records} records came while paused`)
@@ -180,13 +237,78 @@ const steps = {
     await api('DELETE', `/v1/topics/${topic}`)
     await page.click('#pause') // and the page gives credit to a subscription that is gone
     await until(page, 'the notice', () => globalThis.rowsSeen.some((row) => row.length === 1 && row[0].includes('was deleted')))
-    await until(page, 'the problem', () => document.getElementById('problem-detail').textContent.endsWith('(unknown_topic)'))
+    await until(page, 'the problem', () => document.getElementById('problem-title').textContent.startsWith('There is no topic '))
+    assert.equal((await notices(page)).at(-1), `The topic ${topic} was deleted.`)
     await api('POST', '/v1/topics', { name: topic, partitions: 1 })
     await produce(text(5, 90000))
     await page.evaluate(() => { globalThis.rowsSeen.length = 0 })
     await page.click('#retry')
     await rowsSeen(page, 5)
     assert.deepEqual(await shown(page, 0), await logged(0))
+
+    await page.click('#pause')
+    await api('DELETE', `/v1/topics/${topic}`)
+    await api('POST', '/v1/topics', { name: topic, partitions: 1 })
+    await produce(text(7, 90000))
+    await page.evaluate(() => { globalThis.rowsSeen.length = 0 })
+    await page.click('#pause')
+    await rowsSeen(page, 7)
+    assert.deepEqual(await shown(page, 0), await logged(0))
+    assert.deepEqual(await notices(page), [`The topic ${topic} was deleted.`, `A new topic ${topic} is read from its beginning.`])
+  },
+
+  async 'a topic is shown from its last records on, and the page says so' (page) {
+    await page.goto(`${server}/examples/tail.html`)
+    await rowsSeen(page, 2) // of aaa, the first of all
+    assert.match(await page.locator('#progress').textContent(), /^2 records from the last 100 of each partition; /)
+    await page.selectOption('#from', 'latest')
+    await listening(page)
+    await produce([{ value_str: 'one more' }], 'aaa')
+    await until(page, 'the record is counted', () => document.getElementById('progress').textContent.startsWith('1 record from now on; '))
+  },
+
+  async 'headers are shown, and a long value when it is wanted' (page) {
+    const long = `${'x'.repeat(4095)}\u{1f600}${'y'.repeat(100000)}`
+    await page.goto(`${server}/examples/tail.html?topic=aaa&from=latest`)
+    await listening(page)
+    await produce([{ value_str: long, headers: [{ name: 'trace', value: '<b>7</b>' }, { name: 'empty', value: null }] }], 'aaa')
+    await rowsSeen(page, 1)
+    const value = page.locator('#rows td.value')
+    const headers = 'trace: <b>7</b> · empty: null'
+    assert.equal(await value.textContent(), `${'x'.repeat(4095)}…Show all 104,099 bytes${headers}`)
+    await value.locator('button').click()
+    assert.equal(await value.textContent(), long + headers)
+  },
+
+  async 'a form that is not filled in stores nothing' (page) {
+    const { high_watermark: end } = await api('GET', '/v1/topics/aaa/partitions/0')
+    await page.fill('#value', '')
+    await page.click('#produce button')
+    await page.press('#key', 'Enter')
+    assert.ok(await page.locator('#value').evaluate((input) => input === document.activeElement), 'the browser asks for a value')
+    await page.fill('#value', 'filled in')
+    await page.press('#value', 'Enter')
+    await receipt(page, `Stored in partition 0 at offset ${end}`)
+  },
+
+  async 'what cannot be shown is told once, with what is wanted' (page) {
+    await page.goto(`${server}/examples/tail.html?topic=nope`)
+    await until(page, 'the problem', () => !document.getElementById('problem').hidden)
+    const words = await visible(page)
+    assert.match(words, /There is no topic nope/)
+    assert.doesNotMatch(words, /[Uu]nknown|Nothing to show|Listening/)
+    for (const from of ['rubbish', 'tail:x', 'ts:x', '17']) {
+      await page.goto(`${server}/examples/tail.html?topic=aaa&from=${from}`)
+      await until(page, 'the problem', () => !document.getElementById('problem').hidden)
+      assert.match(await page.locator('#problem').textContent(), new RegExp(`${from} is no place to begin.*earliest, latest, tail:N .*ts:TIME .*cursor`, 's'))
+    }
+  },
+
+  async 'the commands of the first page' (page) {
+    await page.goto(server)
+    const commands = await page.locator('pre').textContent()
+    const out = execFileSync('sh', ['-ec', commands], { env: { ...process.env, LEAT: server }, stdio: ['ignore', 'pipe', 'ignore'] }).toString()
+    for (const value of ['first', 'second']) assert.ok(out.includes(`"value_str":"${value}"`), out)
   },
 
   async 'the page that polls shows the same' (page) {
@@ -201,6 +323,13 @@ const steps = {
 
   async 'the page fits a telephone' (page) {
     await page.setViewportSize({ width: 360, height: 700 })
+    await page.goto(`${server}/examples/tail.html?topic=aaa`)
+    await listening(page)
+    const { height } = await page.locator('header').boundingBox()
+    assert.ok(height < 700 / 3, `the controls are ${height} high`)
+    assert.ok(!await page.isVisible('#value'), 'the form is folded')
+    await page.click('summary')
+    assert.ok(await page.isVisible('#value'), 'the form can be unfolded')
     assert.ok(await page.evaluate(() => document.documentElement.scrollWidth <= innerWidth), 'the page is wider than the screen')
   },
 
@@ -248,7 +377,7 @@ const context = await chromium.launchPersistentContext(userDataDir, {
 })
 try {
   const [page] = context.pages()
-  await page.addInitScript(watchRows)
+  await context.addInitScript(watchRows)
   const frames = countRecords(page)
   const complaints = []
   page.on('pageerror', (error) => complaints.push(error.message))

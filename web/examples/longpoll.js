@@ -5,7 +5,7 @@
 //
 // The server answers as soon as there is a record, or with an empty list when `wait` seconds are over. The position is
 // next_offset and nothing else, so a pause, a lost connection or a restart of the server neither loses nor repeats.
-import { ask, byId, cell, field, options, Refused, time, topicNames } from './page.js'
+import { ask, byId, cell, count, field, options, Refused, time, topicNames } from './page.js'
 
 const waitSeconds = 25
 const keepRows = 1000
@@ -40,7 +40,7 @@ async function run (t) {
       t.next = page.next_offset
       t.seen += page.records.length
       show(page.records)
-      say(`Listening to ${t.topic}, partition ${t.partition}: ${t.seen} records, next offset ${t.next}`)
+      say(`Listening to ${t.topic}, partition ${t.partition}: ${count(t.seen, 'record')}, next offset ${t.next}`)
       backoff = 500
     } catch (error) {
       if (signal.aborted) return

@@ -45,12 +45,30 @@ export function options (select, values, chosen) {
   select.replaceChildren(...values.map((value) => new Option(value, value, false, value === chosen)))
 }
 
+/** A number of things in words. */
+export function count (n, thing) { return `${n} ${thing}${n === 1 ? '' : 's'}` }
+
+function element (name, kind, text) {
+  const e = document.createElement(name)
+  e.className = kind
+  e.textContent = text
+  return e
+}
+
 /** A table cell of text. A record is never read as HTML. */
-export function cell (text, kind) {
-  const td = document.createElement('td')
-  td.className = kind
-  td.textContent = text
-  return td
+export function cell (text, kind) { return element('td', kind, text) }
+
+const longest = 4096 // characters of a text that are shown unasked
+
+/** Text of a record: of a long one the beginning, its size, and a button to show it whole. */
+function words (text, kind) {
+  if (text.length <= longest) return element('span', kind, text)
+  const span = element('span', kind, `${text.slice(0, longest).replace(/[\uD800-\uDBFF]$/, '')}…`) // no half of a character
+  const more = element('button', 'more', `Show all ${new Blob([text]).size.toLocaleString('en')} bytes`)
+  more.type = 'button'
+  more.addEventListener('click', () => { span.textContent = text })
+  span.append(more)
+  return span
 }
 
 /** The time of a record. */
@@ -59,19 +77,15 @@ export function time (record) {
   return cell(isNaN(at) ? String(record.timestamp) : at.toISOString(), 'time')
 }
 
-/** The key or value: text if it is text, base64 if it is not, and null or empty said as such. */
+/** The key, or the value with the headers: text if it is text, base64 if it is not, and null or empty said as such. */
 export function field (record, name) {
   const text = record[`${name}_str`] ?? record[`${name}_b64`]
-  if (text !== undefined && text !== '') {
-    const td = cell(text, name)
-    if (record[`${name}_b64`] !== undefined) td.title = 'base64'
-    return td
-  }
   const td = cell('', name)
-  const remark = document.createElement('i')
-  if (text === '') remark.textContent = 'empty'
-  else if (record[name] === null || record[name] === undefined) remark.textContent = 'null'
-  else remark.textContent = JSON.stringify(record[name])
-  td.append(remark)
+  if (record[`${name}_b64`] !== undefined) td.title = 'base64'
+  if (text) td.append(words(text, ''))
+  else td.append(element('i', '', text === '' ? 'empty' : JSON.stringify(record[name] ?? null)))
+  if (name === 'value' && record.headers.length > 0) {
+    td.append(words(record.headers.map((header) => `${header.name}: ${header.value ?? header.value_b64 ?? 'null'}`).join(' · '), 'headers'))
+  }
   return td
 }

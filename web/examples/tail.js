@@ -8,11 +8,12 @@
 // Where a data frame ends (`next`), the next one of that partition begins (`prev`). The page remembers `next` of what it
 // has shown, and after a lost connection subscribes with that: nothing is lost and nothing comes twice. It gives credit
 // back only for what it has shown, so a paused or hidden page holds one window of records and the rest waits in the log.
-import { ask, byId, cell, field, options, time, topicNames } from './page.js'
+import { byId, cell, count, field, options, time, topicNames } from './page.js'
 
 const credit = { bytes: 1 << 20, records: 500 }
 const keepRows = 1000
 const longestBackoff = 30000
+const longestSilence = 30000 // until the server has said how often it says something
 const encoder = new TextEncoder()
 
 class Tail {
@@ -22,6 +23,7 @@ class Tail {
     this.positions = {} // partition → offset of the first record that is not shown
     this.waiting = [] // messages that came and are not shown
     this.failures = 0
+    this.silence = longestSilence
     this.connect()
   }
 
@@ -30,6 +32,7 @@ class Tail {
     this.socket.onopen = () => this.subscribe()
     this.socket.onmessage = (event) => this.receive(JSON.parse(event.data), event.data)
     this.socket.onclose = (event) => this.lost(event.reason || 'the connection is lost', event.code)
+    this.expectMore()
   }
 
   subscribe () {
@@ -47,9 +50,12 @@ class Tail {
         break
       case 'subscribed':
         this.failures = 0
+        if (this.deleted) this.view.notice(`A new topic ${this.topic} is read from its beginning.`)
+        this.deleted = false
         this.topicId = message.topic_id
         this.positions = { ...message.positions, ...this.positions }
-        this.view.state('Listening')
+        this.listening = true
+        this.say()
         this.view.progress(this.positions)
         break
       case 'data':
@@ -68,6 +74,10 @@ class Tail {
         // Credit for a subscription that has just ended crosses the message that says so.
         else if (message.problem.code !== 'unknown_subscription') this.refused(message.problem)
     }
+  }
+
+  say () {
+    if (this.listening) this.view.state(this.paused ? 'Paused: what comes now waits in the log' : 'Listening')
   }
 
   /** Shows what waits when the browser paints next. A hidden page does not paint, so it stops as a paused one does. */
@@ -94,7 +104,8 @@ class Tail {
 
   /** The topic was deleted, perhaps made again: positions in the old one mean nothing in the new one. */
   reset () {
-    this.view.notice(`The topic ${this.topic} was deleted; a new one of that name is read from its beginning.`)
+    this.view.notice(`The topic ${this.topic} was deleted.`)
+    this.deleted = true
     this.positions = {}
     this.topicId = undefined
     this.from = 'earliest'
@@ -104,7 +115,7 @@ class Tail {
   /** A server says something every hb_ms. One that does not is gone, even if the network has not noticed. */
   expectMore () {
     clearTimeout(this.silent)
-    if (this.silence) this.silent = setTimeout(() => this.lost('the server is silent'), this.silence)
+    this.silent = setTimeout(() => this.lost('the server is silent'), this.silence)
   }
 
   /** Tries again after a random time that grows (full jitter), so that a thousand pages do not come back at once. */
@@ -125,15 +136,18 @@ class Tail {
   /** What was received and not shown is dropped: it is past the positions, so it will come again. */
   close () {
     if (this.unanswered) this.answered({ problem: { title: 'Nobody knows whether that was stored' } })
-    [this.silent, this.again].forEach(clearTimeout)
+    clearTimeout(this.silent)
+    clearTimeout(this.again)
     cancelAnimationFrame(this.painting)
     this.waiting = []
+    this.listening = false
     this.socket.onopen = this.socket.onmessage = this.socket.onclose = null
     this.socket.close()
   }
 
   pause (paused) {
     this.paused = paused
+    this.say()
     this.show()
   }
 
@@ -176,17 +190,28 @@ const view = {
   state (text) { ui.status.textContent = text },
   progress (positions) {
     const next = Object.entries(positions).map(([partition, offset]) => `${partition}:${offset}`)
-    ui.progress.textContent = `${seen} records; ${next.length > 16 ? `${next.length} partitions` : `next offsets ${next.join(' ')}`}`
+    ui.progress.textContent = `${count(seen, 'record')} from ${ui.from.selectedOptions[0].text}; ${next.length > 16 ? `${next.length} partitions` : `next offsets ${next.join(' ')}`}`
   },
   refused (problem) {
     ui.problem.hidden = false
-    ui['problem-title'].textContent = problem.title ?? 'Refused'
-    ui['problem-detail'].textContent = [problem.detail ?? problem.message, problem.code && `(${problem.code})`].filter(Boolean).join(' ')
+    ui.empty.hidden = true
+    const [title, detail] = explain(problem)
+    ui['problem-title'].textContent = title
+    ui['problem-detail'].textContent = detail
     view.state('Not listening')
   },
   receipt ({ problem, receipts }) {
     ui.receipt.textContent = problem ? problem.detail ?? problem.title : `Stored in partition ${receipts[0].partition} at offset ${receipts[0].offset}`
   },
+}
+
+/** What was refused, in words for the one who looks: said once. */
+function explain ({ code, title, detail, message, parameter }) {
+  if (code === 'unknown_topic') return [`There is no topic ${ui.topic.value}`, 'Choose another, or try again when it is there.']
+  if (code === 'bad_cursor' || parameter === 'from') {
+    return [`${ui.from.value} is no place to begin`, 'from wants earliest, latest, tail:N (the last N of each partition), ts:TIME (milliseconds, or as in RFC 3339), or a cursor.']
+  }
+  return [title ?? 'No answer from the server', `${detail ?? message}${code ? ` (${code})` : ''}`]
 }
 
 function prepend (rows) {
@@ -208,10 +233,10 @@ function clear () {
 
 /** Begins anew with what is chosen. */
 function begin () {
+  ui.receipt.textContent = ui.progress.textContent = ''
   tail?.close()
   clear()
   ui.problem.hidden = true
-  ui.receipt.textContent = ui.progress.textContent = ''
   seen = 0
   const topic = ui.topic.value
   history.replaceState(null, '', `?${new URLSearchParams({ topic, from: ui.from.value })}`)
@@ -237,6 +262,9 @@ async function start () {
   begin()
 }
 
+const wide = matchMedia('(min-width: 40rem)') // on a telephone the form is folded until it is wanted
+wide.onchange = () => { ui.writing.open = wide.matches }
+wide.onchange()
 ui.choose.addEventListener('change', begin)
 ui.choose.addEventListener('submit', (event) => event.preventDefault())
 ui.pause.addEventListener('click', () => tail && setPaused(!tail.paused))

@@ -1,0 +1,235 @@
+package api
+
+import (
+	"bytes"
+	"container/list"
+	"io"
+	"slices"
+	"sort"
+	"sync"
+	"time"
+
+	"leat/broker"
+	"leat/storage/record"
+)
+
+// Run is the text of a range of records of one partition. It is immutable and
+// may be shared by many readers; it stays good for as long as it is held.
+type Run struct {
+	Partition int32
+	// From is where the run was asked to begin; Next is where to read on, which
+	// is more than From unless there was nothing.
+	From, Next              int64
+	HighWatermark, LogStart int64
+
+	text    []byte
+	offsets []int64
+	ends    []int
+	base    int // where text begins, in the numbers of ends
+}
+
+// Count is the number of records.
+func (r *Run) Count() int { return len(r.offsets) }
+
+// Text is the records as JSON objects, joined by commas. The caller must not
+// change it.
+func (r *Run) Text() []byte { return r.text }
+
+// Record is the offset and text of record i in [0, Count).
+func (r *Run) Record(i int) (offset int64, text []byte) {
+	begin := 0
+	if i > 0 {
+		begin = r.ends[i-1] - r.base + 1
+	}
+	end := r.ends[i] - r.base
+	return r.offsets[i], r.text[begin:end:end]
+}
+
+// block is the text of the records in [from, next), joined by commas.
+type block struct {
+	strand     *strand
+	element    *list.Element
+	from, next int64
+	text       []byte
+	// offsets and ends have an entry for each record; an end is where its text
+	// ends.
+	offsets []int64
+	ends    []int
+	used    time.Time
+	charged int
+}
+
+// cut makes run the part of the block that begins at run.From and is within
+// most.
+func (b *block) cut(run *Run, most Limits) {
+	first, _ := slices.BinarySearch(b.offsets, run.From)
+	if first > 0 {
+		run.base = b.ends[first-1] + 1
+	}
+	last := min(len(b.ends), first+max(most.Records, 1))
+	// The first record beyond the bytes, but not the first of all.
+	over := sort.Search(last-first, func(i int) bool { return b.ends[first+i]-run.base > most.Bytes })
+	last = min(last, first+max(over, 1))
+	run.Next = b.next
+	if last < len(b.ends) {
+		run.Next = b.offsets[last-1] + 1
+	}
+	if last > first {
+		end := b.ends[last-1]
+		run.text = b.text[run.base:end:end]
+		run.offsets, run.ends = b.offsets[first:last:last], b.ends[first:last:last]
+	}
+}
+
+// add appends the records of more, which begins where b ends. Runs of b see
+// nothing of it.
+func (b *block) add(more *block) {
+	base := 0
+	if len(b.text) > 0 && len(more.text) > 0 {
+		b.text = append(b.text, ',')
+		base = len(b.text)
+	}
+	b.text = append(b.text, more.text...)
+	b.offsets = append(b.offsets, more.offsets...)
+	for _, end := range more.ends {
+		b.ends = append(b.ends, base+end)
+	}
+	b.next = more.next
+}
+
+// scratch is where text is made before its size is known.
+type scratch struct {
+	text    []byte
+	offsets []int64
+	ends    []int
+}
+
+// maxKeptScratchText is the largest text that is kept for the next time.
+const maxKeptScratchText = 2 * aheadBytes
+
+// large reports whether the text is too large to be kept for the next time.
+func (sc *scratch) large() bool { return cap(sc.text) > maxKeptScratchText }
+
+var scratches = sync.Pool{New: func() any { return new(scratch) }}
+
+// encode makes text from the position of partition i on, target bytes or a
+// record more.
+func encode(t *broker.Tail, i int, form Form, run *Run, target int) ([]*block, error) {
+	res := t.Read(i, target)
+	if res.Err != nil || res.Section == nil {
+		return nil, res.Err
+	}
+	defer res.Section.Release()
+	walk := NewWalk(res.Section, func(offset int64, err error) { t.NoteDamage(i, offset, err) })
+	defer walk.Release()
+	sc := scratches.Get().(*scratch)
+	defer func() {
+		if !sc.large() {
+			scratches.Put(sc)
+		}
+	}()
+	sc.text, sc.offsets, sc.ends = sc.text[:0], sc.offsets[:0], sc.ends[:0]
+	next, err := sc.fill(walk, run.Partition, run.From, form, target)
+	if err != nil {
+		return nil, err
+	}
+	return sc.blocks(run.From, next), nil
+}
+
+// fill appends the records from the offset from on, until there is target of
+// text. It ends before a batch that is damaged, and fails if there is nothing
+// before it, as PlanSection does.
+func (sc *scratch) fill(walk *Walk, partition int32, from int64, form Form, target int) (next int64, err error) {
+	next = from
+	var reader record.Reader
+	defer reader.Close()
+	for len(sc.text) < target {
+		texts, records := len(sc.text), len(sc.ends)
+		end, err := sc.batch(walk, &reader, partition, from, form, target)
+		switch {
+		case err == io.EOF: //nolint:errorlint // Walk.Next's own signal is never wrapped
+			return next, nil
+		case err != nil && next == from:
+			return next, walk.damagedAt(next, err)
+		case err != nil:
+			// The next read begins here and tells of it.
+			sc.text, sc.offsets, sc.ends = sc.text[:texts], sc.offsets[:records], sc.ends[:records]
+			return next, nil
+		}
+		next = max(next, end)
+	}
+	return next, nil
+}
+
+// batch appends the records of the next batch that are not before from, and
+// gives the offset behind what it took.
+func (sc *scratch) batch(walk *Walk, reader *record.Reader, partition int32, from int64, form Form, target int) (int64, error) {
+	b, err := walk.Next()
+	if err != nil {
+		return 0, err
+	}
+	if err := b.VerifyCRC(); err != nil {
+		return 0, err
+	}
+	if b.Control() || b.NextOffset() <= from {
+		return b.NextOffset(), nil
+	}
+	if err := reader.Reset(b, maxExpanded); err != nil {
+		return 0, err
+	}
+	var rec record.Record
+	for {
+		switch err := reader.Next(&rec); {
+		case err == io.EOF: //nolint:errorlint // Next's own signal is never wrapped
+			return b.NextOffset(), nil
+		case err != nil:
+			return 0, err
+		case rec.Offset < from:
+			continue
+		}
+		if len(sc.text) > 0 {
+			sc.text = append(sc.text, ',')
+		}
+		sc.text = AppendRecord(sc.text, partition, &rec, form)
+		sc.offsets, sc.ends = append(sc.offsets, rec.Offset), append(sc.ends, len(sc.text))
+		if len(sc.text) >= target {
+			return rec.Offset + 1, nil
+		}
+	}
+}
+
+// blocks cuts what was made into blocks of their own memory that cover
+// [from, next).
+func (sc *scratch) blocks(from, next int64) []*block {
+	if next == from {
+		return nil
+	}
+	var out []*block
+	for first := 0; ; {
+		begin := 0
+		if first > 0 {
+			begin = sc.ends[first-1] + 1
+		}
+		last := first // one behind the block's records
+		for last < len(sc.ends) && (last == first || sc.ends[last]-begin <= blockBytes) {
+			last++
+		}
+		b := &block{from: from, next: next, offsets: slices.Clone(sc.offsets[first:last]), ends: make([]int, last-first)}
+		switch whole := first == 0 && last == len(sc.ends); {
+		case whole && sc.large():
+			b.text = sc.text // nobody else will use it
+		case last > first:
+			b.text = bytes.Clone(sc.text[begin:sc.ends[last-1]])
+		}
+		for i := range b.ends {
+			b.ends[i] = sc.ends[first+i] - begin
+		}
+		out = append(out, b)
+		if last == len(sc.ends) {
+			return out
+		}
+		// What is between two blocks belongs to the first.
+		b.next = sc.offsets[last]
+		from, first = b.next, last
+	}
+}
