@@ -157,6 +157,11 @@ func (b *Broker) create(ctx context.Context, ev *controller.CreateTopics, valida
 			errs[i] = err
 		}
 	}
+	for i, t := range ev.Topics {
+		if errs[i] == nil && !validateOnly {
+			b.log.Info("topic created", slog.String("topic", t.Name), slog.String("topic_id", t.ID.String()), slog.Int("partitions", len(next.Topic(t.ID).Partitions)))
+		}
+	}
 	return errs, next
 }
 
@@ -322,6 +327,7 @@ func (b *Broker) remove(ctx context.Context, ev *controller.DeleteTopics) ([]err
 		}
 		removed[id] = true
 		if t := b.topic(id); t != nil {
+			b.log.Info("topic deleted", slog.String("topic", t.name), slog.String("topic_id", id.String()))
 			b.dropTopic(id, deleted(t.name))
 		}
 	}

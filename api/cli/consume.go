@@ -42,7 +42,7 @@ func (c *ConsumeCmd) Run(ctx context.Context, std IO) error {
 	case c.Group != "":
 		return usagef("this version of leat has no consumer groups: leave --group out")
 	case c.Max < 0:
-		return usagef("--max %d: want at least 1", c.Max)
+		return usagef("--max %d: want at least 1, or 0 for no end", c.Max)
 	case c.Refresh <= 0:
 		return usagef("--metadata-max-age %s: want more than 0", c.Refresh)
 	case c.JSON && c.Form.any():
