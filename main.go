@@ -142,12 +142,13 @@ func (c *serveConfig) Run(ctx context.Context, stdio cli.IO) error {
 	return err
 }
 
-// A door's connections may take a part of the process's file descriptors;
-// storage keeps a third for segment files.
+// A door's connections may take a part of the process's file descriptors, the
+// most for WebSockets, of which there are many and which do little each;
+// storage keeps a sixth for segment files.
 const (
-	kafkaShare  = 5
-	httpShare   = 5 // plain requests and streams
-	socketShare = 5 // WebSocket
+	socketShare = 2
+	kafkaShare  = 6
+	httpShare   = 8 // plain requests and streams
 )
 
 // maxFiles is RLIMIT_NOFILE, which Go has raised to the hard limit.

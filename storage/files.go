@@ -11,10 +11,10 @@ import (
 )
 
 const (
-	// A third of the process's descriptors may be segment files that nobody
+	// A sixth of the process's descriptors may be segment files that nobody
 	// uses at the moment; the rest is for connections, Pebble and segments in
 	// use, which are not limited here.
-	fileShare = 3
+	fileShare = 6
 	minFiles  = 8
 	maxFiles  = 65_536
 )

@@ -140,7 +140,7 @@ func TestFileBudget(t *testing.T) {
 	for _, c := range []struct {
 		limit uint64
 		want  int
-	}{{16, minFiles}, {64, 21}, {1024, 341}, {1 << 20, maxFiles}, {math.MaxUint64, maxFiles}} {
+	}{{16, minFiles}, {64, 10}, {1024, 170}, {1 << 20, maxFiles}, {math.MaxUint64, maxFiles}} {
 		if got := fileBudget(c.limit); got != c.want {
 			t.Errorf("%d: %d, want %d", c.limit, got, c.want)
 		}

@@ -2,6 +2,7 @@ package ws
 
 import (
 	"bytes"
+	"math"
 	"strings"
 	"testing"
 )
@@ -43,12 +44,28 @@ func TestFrameLengths(t *testing.T) {
 		return len(text)
 	}
 	overhead := frame(0)
-	for _, size := range []int{writeBuffer - 5, writeBuffer - 4, writeBuffer - 3, writeBuffer, 2 * writeBuffer, 65535, 65536} {
+	for _, size := range []int{2 * writeBuffer, 65535, 65536} {
 		for slack := range 3 {
 			frame(size - overhead - slack)
 		}
 	}
 	frame(1 << 19)
+	sub := strings.Repeat("s", maxIdent)
+	r.write(maskedFrame(final|opText, []byte(`{"type":"subscribe","sub":"`+sub+`","topic":"t"}`)))
+	r.frame()
+	shortest, longest := math.MaxInt, 0
+	for n := range maxIdent {
+		id := strings.Repeat("i", n+1)
+		r.write(maskedFrame(final|opText, []byte(`{"type":"pause","id":"`+id+`","sub":"`+sub+`"}`)))
+		_, text := r.frame()
+		if want := `{"type":"paused","id":"` + id + `","sub":"` + sub + `"}`; string(text) != want {
+			t.Fatalf("got %s, want %s", text, want)
+		}
+		shortest, longest = min(shortest, len(text)), max(longest, len(text))
+	}
+	if shortest > writeBuffer-5 || longest < writeBuffer+1 {
+		t.Errorf("frames of %d to %d bytes are not around the buffer of %d", shortest, longest, writeBuffer)
+	}
 	// An empty message is no JSON, which is an answer and no reason to close.
 	r.write(maskedFrame(final|opText, nil))
 	if _, text := r.frame(); !strings.Contains(string(text), "malformed_body") {

@@ -18,9 +18,10 @@ import (
 
 const (
 	// readBuffer and writeBuffer are the buffers of a connection. What does not
-	// fit into them does not pass through them.
-	readBuffer  = 1 << 10
-	writeBuffer = 256
+	// fit into them does not pass through them; a control frame, of up to 127
+	// bytes, fits.
+	readBuffer  = 512
+	writeBuffer = 128
 	// maxUnsent is about how many bytes wait in the kernel that the client has no
 	// room for.
 	maxUnsent = 128 << 10
