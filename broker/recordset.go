@@ -225,7 +225,7 @@ func (s *RecordSet) Produce(ctx context.Context, acks Acks, timeout time.Duratio
 	if err != nil {
 		return nil, err
 	}
-	return pending.Wait(ctx, timeout)
+	return pending.Wait(ctx, timeout), nil
 }
 
 // Append appends the batches and returns without waiting for any sync. It may
@@ -267,12 +267,12 @@ func (p *Pending) Committed() bool { return p.produced.Committed() }
 
 // Wait waits as the acks ask, for acks=all at most timeout, and returns a
 // result for each batch in the order in which they were begun.
-func (p *Pending) Wait(ctx context.Context, timeout time.Duration) ([]PartitionResult, error) {
+func (p *Pending) Wait(ctx context.Context, timeout time.Duration) []PartitionResult {
 	p.produced.timeout = timeout
 	for i, r := range p.produced.Wait(ctx) {
 		p.results[i].Base, p.results[i].Timestamp, p.results[i].Err = r.Base, r.Timestamp, r.Err
 	}
-	return p.results, nil
+	return p.results
 }
 
 // Close gives the set's memory back. The set must not be used after it.

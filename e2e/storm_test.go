@@ -105,13 +105,9 @@ func (f *follower) chained(head []byte) error {
 // countSSE follows numbers by events.
 func countSSE(path string) func(*follower, net.Conn) error {
 	return func(f *follower, nc net.Conn) error {
-		headers := []string{"Accept: " + typeSSE}
-		if f.id != "" {
-			headers = append(headers, "Last-Event-ID: "+f.id)
-		}
-		st, err := openStream(nc, path, headers...)
+		st, err := f.openEvents(nc, path)
 		if err != nil {
-			return unlessRefused(err)
+			return err
 		}
 		for {
 			e, err := st.readEvent()

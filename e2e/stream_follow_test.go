@@ -175,16 +175,22 @@ func unlessRefused(err error) error {
 	return err
 }
 
+// openEvents opens a stream of events where the follower was.
+func (f *follower) openEvents(nc net.Conn, path string) (*stream, error) {
+	headers := []string{"Accept: " + typeSSE}
+	if f.id != "" {
+		headers = append(headers, "Last-Event-ID: "+f.id)
+	}
+	st, err := openStream(nc, path, headers...)
+	return st, unlessRefused(err)
+}
+
 // overSSE follows by server-sent events: a whole topic, or one partition.
 func overSSE(path string) func(*follower, net.Conn) error {
 	return func(f *follower, nc net.Conn) error {
-		headers := []string{"Accept: " + typeSSE}
-		if f.id != "" {
-			headers = append(headers, "Last-Event-ID: "+f.id)
-		}
-		st, err := openStream(nc, path, headers...)
+		st, err := f.openEvents(nc, path)
 		if err != nil {
-			return unlessRefused(err)
+			return err
 		}
 		for {
 			e, err := st.readEvent()

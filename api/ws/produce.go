@@ -150,10 +150,7 @@ func (s *session) answer(ctx context.Context, p *production) text {
 	if p.refused != nil {
 		return s.failure(&message{kind: kindProduce, id: p.id, topic: p.topic}, p.refused)
 	}
-	results, err := p.pending.Wait(ctx, p.timeout)
-	if err != nil {
-		return failure(p.id, "", s.id, api.ProblemOf(err).At(p.topic, api.AnyPartition))
-	}
+	results := p.pending.Wait(ctx, p.timeout)
 	failed, oneCause := 0, true
 	var first error
 	for i := range results {

@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"io"
 	"net"
 	"net/http"
@@ -148,19 +147,7 @@ func readLines(r *http.Request) (batch []byte, count int, err error) {
 		batch = appendLine(batch, count, line)
 		count++
 	}
-	be := binary.BigEndian
-	be.PutUint32(batch[8:], uint32(len(batch)-12))
-	batch[16] = 2
-	be.PutUint32(batch[23:], uint32(count-1))
-	now := uint64(time.Now().UnixMilli())
-	be.PutUint64(batch[27:], now)
-	be.PutUint64(batch[35:], now)
-	for i := 43; i < 57; i++ { // no producer
-		batch[i] = 0xff
-	}
-	be.PutUint32(batch[57:], uint32(count))
-	be.PutUint32(batch[17:], crc32.Checksum(batch[21:], castagnoli))
-	return batch, count, nil
+	return sealBatch(batch, count), count, nil
 }
 
 // appendLine appends a record without key and headers.
