@@ -334,7 +334,7 @@ func TestCheckDamage(t *testing.T) {
 			for _, name := range []string{"/data/notes", "/data/logs/x", path.Join(logDir, "x"), segs(t, m)[0][:len(segs(t, m)[0])-1] + "1.log"} {
 				setFile(t, m, name, []byte("x"))
 			}
-		}, []string{"notes: it is nothing of Leat's", "x: it is no partition's directory", "/x: it is nothing of Leat's", "generation"}, 0},
+		}, []string{"notes: it is nothing of Leat's", "x: it is no partition's directory", "/x: it is nothing of Leat's", "rewritten segment that is no part of the log"}, 0},
 		{"no identity", func(t *testing.T, m *disk.Mem) {
 			must(t, m.Rename("/data/meta.json", "/data/meta.json.tmp"))
 		}, []string{"it is missing, but logs/ is not empty", "left over"}, 1},

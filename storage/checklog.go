@@ -52,6 +52,7 @@ func (l *logCheck) list() bool {
 		return false
 	}
 	described := false
+	live := liveGenerations(names)
 	for _, name := range names {
 		path := filepath.Join(l.dir, name)
 		base, gen, suffix, ok := parseSegmentName(name)
@@ -61,12 +62,12 @@ func (l *logCheck) list() bool {
 			l.description(path)
 		case !ok:
 			l.found(Warning, path, -1, "it is nothing of Leat's")
-		case gen != 0:
-			l.found(Warning, path, -1, "it is of a generation that this version does not write")
-		case suffix == logSuffix:
-			l.addSegment(path, base)
-		case !slices.Contains(names, segmentName(base, gen)+logSuffix):
+		case !isLive(live, base, gen) && suffix == logSuffix:
+			l.found(Warning, path, -1, "it is a rewritten segment that is no part of the log, the next start removes it")
+		case !isLive(live, base, gen):
 			l.found(Warning, path, -1, "it is an index without a log, the next start removes it")
+		case suffix == logSuffix:
+			l.addSegment(path, base, gen)
 		}
 	}
 	if !described {
@@ -76,7 +77,12 @@ func (l *logCheck) list() bool {
 	return true
 }
 
-func (l *logCheck) addSegment(path string, base int64) {
+func isLive(live map[int64]uint32, base int64, gen uint32) bool {
+	is, ok := live[base]
+	return ok && is == gen
+}
+
+func (l *logCheck) addSegment(path string, base int64, gen uint32) {
 	info, err := l.fs.Stat(path)
 	if err != nil {
 		l.unreadable(path, err)
@@ -87,7 +93,7 @@ func (l *logCheck) addSegment(path string, base int64) {
 		return
 	}
 	l.report.Segments++
-	l.segs = append(l.segs, &segmentCheck{logCheck: l, seg: newSegment(l.dir, base, 0), size: info.Size()})
+	l.segs = append(l.segs, &segmentCheck{logCheck: l, seg: newSegment(l.dir, base, gen), size: info.Size()})
 }
 
 // description compares the file that says to people which partition this is

@@ -92,7 +92,7 @@ func (w *batchCheck) run() {
 	path := w.seg.logPath()
 	for {
 		w.mark()
-		at, err := scan(w.file, w.limit, w.at.pos, w.at.next, w.until, w.seg.base, w.batch)
+		at, err := scan(w.file, w.seg, w.limit, w.at.pos, w.at.next, w.until, w.batch)
 		w.at = at
 		if err != nil {
 			w.broken = true
@@ -216,7 +216,7 @@ func (w *batchCheck) resync() (point, bool) {
 	// The header may be sound, and then says where the next batch is.
 	head := make(record.Batch, record.HeaderSize)
 	if w.limit-w.at.pos >= record.HeaderSize && readFull(w.file, head, w.at.pos) == nil &&
-		checkStoredHeader(head, w.limit-w.at.pos, w.at.next, w.seg.base) == nil {
+		checkStoredHeader(head, w.seg, w.limit-w.at.pos, w.at.next) == nil {
 		next := point{offset: head.NextOffset(), pos: w.at.pos + int64(head.Size())}
 		if next.pos == w.limit || w.plausible(next) {
 			return next, true
@@ -229,7 +229,7 @@ func (w *batchCheck) resync() (point, bool) {
 func (w *batchCheck) plausible(at point) bool {
 	head := make(record.Batch, record.HeaderSize)
 	return w.limit-at.pos >= record.HeaderSize && readFull(w.file, head, at.pos) == nil &&
-		checkStoredHeader(head, w.limit-at.pos, at.offset, w.seg.base) == nil
+		checkStoredHeader(head, w.seg, w.limit-at.pos, at.offset) == nil
 }
 
 // search goes from byte to byte for a batch that holds and has a later offset.
@@ -244,7 +244,7 @@ func (w *batchCheck) search(pos int64) (point, bool) {
 			h := record.Batch(p[i : i+record.HeaderSize])
 			at := point{offset: h.BaseOffset(), pos: pos + int64(i)}
 			if h.Magic() == 2 && at.offset >= w.at.next && (w.until < 0 || at.offset < w.until) &&
-				checkStoredHeader(h, w.limit-at.pos, at.offset, w.seg.base) == nil && w.holds(at.pos, h) {
+				checkStoredHeader(h, w.seg, w.limit-at.pos, at.offset) == nil && w.holds(at.pos, h) {
 				return at, true
 			}
 		}

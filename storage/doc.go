@@ -23,7 +23,14 @@
 //	quarantine/              what was set aside; nothing is ever removed here
 //
 // base is the segment's first offset in 20 decimal digits, gen in 6 hex digits
-// counts how often the segment was rewritten by compaction; 0 is the original.
+// is 0 in a segment as it was written and greater in one that was rewritten.
+//
+// The batches of a log are a chain: each begins at the offset where the one
+// before ends, from segment to segment, too. As they were written they have a
+// record for each of their offsets. In a rewritten segment a batch may have
+// lost some or all of its records; it keeps its range of offsets. Instead of
+// several batches in a row that lost all, there may be one without records that
+// has their range.
 //
 // # Index files
 //

@@ -86,7 +86,7 @@ func (v *view) firstEpoch(offset int64) (int32, error) {
 
 // epochAt is the epoch of the batch that begins at a point.
 func (v *view) epochAt(h *handle, at point) (int32, error) {
-	w := newWalk(h, v.seg.logPath(), v.seg.base, at.pos, at.offset, v.tail.size)
+	w := newWalk(h, v.seg, at.pos, at.offset, v.tail.size)
 	defer w.close()
 	b, err := w.header()
 	if err != nil {

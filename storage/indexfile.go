@@ -97,7 +97,7 @@ func rebuildSealed(t *tables, f *files, s *segment, interval int) error {
 	}
 	defer f.release(h)
 	rebuilt := newTail(s.base)
-	end, err := scan(h, s.size, 0, s.base, -1, s.base, func(b record.Batch) { rebuilt.extend(b, interval) })
+	end, err := scan(h, s, s.size, 0, s.base, -1, func(b record.Batch) { rebuilt.extend(b, interval) })
 	if err != nil {
 		return fmt.Errorf("rebuild the index of %s: %w", s.logPath(), err)
 	}

@@ -207,7 +207,7 @@ func (v *view) find(h *handle, offset int64) (point, error) {
 	if at := v.point(e); at.offset == offset {
 		return at, nil
 	}
-	w := newWalk(h, v.seg.logPath(), v.seg.base, int64(e.pos), v.seg.base+int64(e.rel), v.tail.size)
+	w := newWalk(h, v.seg, int64(e.pos), v.seg.base+int64(e.rel), v.tail.size)
 	defer w.close()
 	for {
 		pos := w.pos
@@ -228,7 +228,7 @@ func (v *view) find(h *handle, offset int64) (point, error) {
 // atMost or before, or of the one at start if that is longer. Nothing behind
 // limit is looked at.
 func (v *view) walkTo(h *handle, start, atMost, limit int64) (point, error) {
-	w := newWalk(h, v.seg.logPath(), v.seg.base, start, -1, limit)
+	w := newWalk(h, v.seg, start, -1, limit)
 	defer w.close()
 	end := point{pos: start}
 	for {

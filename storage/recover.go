@@ -41,7 +41,8 @@ type recovery struct {
 	below   []found
 	vouched bool       // the checkpoint has start
 	ended   []*segment // that are not sealed yet
-	// orphans are index files without a .log.
+	// orphans are index files without a .log, and files of a rewritten segment
+	// that is not part of the log.
 	orphans []string
 	report
 }
@@ -215,13 +216,8 @@ func (r *recovery) list() error {
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return err
 	}
-	logs := make(map[int64]bool)
-	for _, name := range names {
-		base, gen, suffix, ok := parseSegmentName(name)
-		if !ok || suffix != logSuffix || gen != 0 {
-			continue
-		}
-		logs[base] = true
+	live := liveGenerations(names)
+	for base, gen := range live {
 		s := newSegment(r.log.path, base, gen)
 		info, err := r.dir.opts.FS.Stat(s.logPath())
 		if err != nil {
@@ -235,12 +231,26 @@ func (r *recovery) list() error {
 		r.found = append(r.found, f)
 	}
 	for _, name := range names {
-		if base, _, suffix, ok := parseSegmentName(name); ok && suffix != logSuffix && !logs[base] {
+		base, gen, _, ok := parseSegmentName(name)
+		if ok && !isLive(live, base, gen) {
 			r.orphans = append(r.orphans, name)
 		}
 	}
 	slices.SortFunc(r.found, func(a, b found) int { return cmp.Compare(a.seg.base, b.seg.base) })
 	return nil
+}
+
+// liveGenerations tells of the names in a partition's directory which segments
+// the log has: of each base the lowest generation that has a .log.
+func liveGenerations(names []string) map[int64]uint32 {
+	live := make(map[int64]uint32)
+	for _, name := range names {
+		base, gen, suffix, ok := parseSegmentName(name)
+		if is, known := live[base]; ok && suffix == logSuffix && (!known || gen < is) {
+			live[base] = gen
+		}
+	}
+	return live
 }
 
 // removeOrphans removes index files that have no .log, once it is sure that no
@@ -253,7 +263,7 @@ func (r *recovery) removeOrphans() error {
 	}
 	for _, name := range r.orphans {
 		if base, _, _, _ := parseSegmentName(name); base >= r.start {
-			r.dir.opts.Logger.Warn("index file without a log was removed", slog.String("path", filepath.Join(r.log.path, name)))
+			r.dir.opts.Logger.Warn("file that is no part of the log was removed", slog.String("path", filepath.Join(r.log.path, name)))
 		}
 		if err := r.dir.opts.FS.Remove(filepath.Join(r.log.path, name)); err != nil {
 			return err

@@ -85,7 +85,7 @@ func (r *recovery) scanSegment(i int, bound, next int64) error {
 	if from < f.size {
 		r.scanning(s)
 	}
-	end, err := scan(h, f.size, s.size, s.next, next, s.base, func(b record.Batch) { s.extend(b, interval) })
+	end, err := scan(h, s, f.size, s.size, s.next, next, func(b record.Batch) { s.extend(b, interval) })
 	if err != nil {
 		return fmt.Errorf("scan %s: %w", s.logPath(), err)
 	}

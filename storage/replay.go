@@ -52,7 +52,7 @@ func (r *recovery) replaySegment(s *segment, pos, next int64, now time.Time) err
 		return err
 	}
 	defer r.dir.files.release(h)
-	w := newWalk(h, s.logPath(), s.base, pos, next, s.size)
+	w := newWalk(h, s, pos, next, s.size)
 	defer w.close()
 	for {
 		b, err := w.header()

@@ -30,8 +30,8 @@ type scanned struct {
 // offset next is expected, for as long as the batches are valid, and passes
 // each to use. It ends at offset until (-1 for none), where the next segment
 // begins: what an append that failed may have left behind that is no part of
-// the log. base is the segment's. The error is of reading.
-func scan(f io.ReaderAt, size, pos, next, until, base int64, use func(record.Batch)) (scanned, error) {
+// the log. f is the .log of s. The error is of reading.
+func scan(f io.ReaderAt, s *segment, size, pos, next, until int64, use func(record.Batch)) (scanned, error) {
 	chunk := scanBuffers.Get().(*[]byte)
 	defer scanBuffers.Put(chunk)
 	at := scanned{pos: pos, next: next}
@@ -43,7 +43,7 @@ func scan(f io.ReaderAt, size, pos, next, until, base int64, use func(record.Bat
 		}
 		rest := buf[:n]
 		for len(rest) > 0 && at.next != until {
-			need, err := checkStored(rest, size-at.pos, at.next, base)
+			need, err := checkStored(rest, s, size-at.pos, at.next)
 			if err != nil {
 				at.why = err
 				return at, nil
@@ -64,12 +64,12 @@ func scan(f io.ReaderAt, size, pos, next, until, base int64, use func(record.Bat
 	return at, nil
 }
 
-// checkStored applies the rule for a stored batch that is expected to have
-// offset next. p is the beginning of the left bytes that the file has from
+// checkStored applies the rule for a batch that is stored in s and expected to
+// have offset next. p is the beginning of the left bytes that the file has from
 // here on. It returns how many bytes are needed to judge the batch: if that is
 // more than len(p), the rest was not checked yet; otherwise it is the size of
 // a valid batch.
-func checkStored(p []byte, left, next, base int64) (need int, err error) {
+func checkStored(p []byte, s *segment, left, next int64) (need int, err error) {
 	if left < record.HeaderSize {
 		return 0, errTorn
 	}
@@ -77,7 +77,7 @@ func checkStored(p []byte, left, next, base int64) (need int, err error) {
 		return record.HeaderSize, nil
 	}
 	h := record.Batch(p)
-	if err := checkStoredHeader(h, left, next, base); err != nil {
+	if err := checkStoredHeader(h, s, left, next); err != nil {
 		return 0, err
 	}
 	if h.Size() > len(p) {
@@ -86,8 +86,10 @@ func checkStored(p []byte, left, next, base int64) (need int, err error) {
 	return h.Size(), record.Batch(p[:h.Size()]).VerifyCRC()
 }
 
-// checkStoredHeader is the part of the rule that needs the header only.
-func checkStoredHeader(h record.Batch, left, next, base int64) error {
+// checkStoredHeader is the part of the rule that needs the header only. The
+// offsets are a chain without gaps in every segment, but in one that was
+// rewritten a batch may have lost some or all of its records.
+func checkStoredHeader(h record.Batch, s *segment, left, next int64) error {
 	size := int64(h.Size())
 	switch {
 	case h.Magic() != 2:
@@ -98,9 +100,9 @@ func checkStoredHeader(h record.Batch, left, next, base int64) error {
 		return errTorn
 	case h.BaseOffset() != next:
 		return fmt.Errorf("base offset is %d, not %d", h.BaseOffset(), next)
-	case h.LastOffsetDelta() < 0 || h.LastOffset()-base > maxOffsetDelta:
+	case h.LastOffsetDelta() < 0 || h.LastOffset()-s.base > maxOffsetDelta:
 		return fmt.Errorf("last offset delta %d is impossible", h.LastOffsetDelta())
-	case h.Count() != h.LastOffsetDelta()+1:
+	case h.Count() < 0, int64(h.Count()) > int64(h.LastOffsetDelta())+1, s.gen == 0 && h.Count() <= h.LastOffsetDelta():
 		return fmt.Errorf("%d records for %d offsets", h.Count(), int64(h.LastOffsetDelta())+1)
 	}
 	return nil

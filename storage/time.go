@@ -190,7 +190,7 @@ func (v *view) eachBatch(rel, upTo int64, fn func(w *walk, h record.Batch) (done
 	if err != nil {
 		return err
 	}
-	w := newWalk(h, v.seg.logPath(), v.seg.base, at.pos, -1, v.tail.size)
+	w := newWalk(h, v.seg, at.pos, -1, v.tail.size)
 	defer w.close()
 	for {
 		b, err := w.header()

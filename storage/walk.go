@@ -20,8 +20,7 @@ var walkBuffers = sync.Pool{New: func() any { b := make([]byte, walkChunk); retu
 // checksums. Close gives its buffer back.
 type walk struct {
 	f     io.ReaderAt
-	path  string
-	base  int64 // the segment's
+	seg   *segment
 	pos   int64 // of the next header
 	next  int64 // its offset; -1 if any will do
 	limit int64 // nothing at or behind it is read
@@ -31,9 +30,10 @@ type walk struct {
 	from   int64  // position of loaded[0]
 }
 
-// newWalk begins at byte pos, where the batch with offset next is.
-func newWalk(f io.ReaderAt, path string, base, pos, next, limit int64) *walk {
-	return &walk{f: f, path: path, base: base, pos: pos, next: next, limit: limit, chunk: walkBuffers.Get().(*[]byte)}
+// newWalk begins at byte pos of the .log of s, where the batch with offset next
+// is.
+func newWalk(f io.ReaderAt, s *segment, pos, next, limit int64) *walk {
+	return &walk{f: f, seg: s, pos: pos, next: next, limit: limit, chunk: walkBuffers.Get().(*[]byte)}
 }
 
 // header returns the next batch's header, valid until the next call, and
@@ -58,7 +58,7 @@ func (w *walk) header() (record.Batch, error) {
 	if next < 0 {
 		next = h.BaseOffset()
 	}
-	if err := checkStoredHeader(h, w.limit-w.pos, next, w.base); err != nil {
+	if err := checkStoredHeader(h, w.seg, w.limit-w.pos, next); err != nil {
 		return nil, w.damaged(err)
 	}
 	w.pos += int64(h.Size())
@@ -75,7 +75,7 @@ func (w *walk) batch(h record.Batch) (record.Batch, error) {
 		return nil, w.failed(err)
 	}
 	if err := b.VerifyCRC(); err != nil {
-		return nil, &CorruptError{Path: w.path, Pos: pos, Err: err}
+		return nil, &CorruptError{Path: w.seg.logPath(), Pos: pos, Err: err}
 	}
 	return b, nil
 }
@@ -86,11 +86,11 @@ func (w *walk) failed(err error) error {
 	if errors.Is(err, io.ErrUnexpectedEOF) {
 		return w.damaged(errTorn)
 	}
-	return fmt.Errorf("read %s at byte %d: %w", w.path, w.pos, err)
+	return fmt.Errorf("read %s at byte %d: %w", w.seg.logPath(), w.pos, err)
 }
 
 func (w *walk) damaged(err error) error {
-	return &CorruptError{Path: w.path, Pos: w.pos, Err: err}
+	return &CorruptError{Path: w.seg.logPath(), Pos: w.pos, Err: err}
 }
 
 func (w *walk) close() {
