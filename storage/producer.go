@@ -4,6 +4,7 @@ import (
 	"container/list"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -161,6 +162,17 @@ func (p *producers) record(s sequence, now time.Time) {
 // timestamps are the client's, and to remember a producer longer than its
 // time is harmless.
 func (p *producers) replay(s sequence, now time.Time) { p.record(s, now) }
+
+// remembers says whether the batch with that base offset is one that a retry by
+// the producer would be compared with.
+func (p *producers) remembers(pid, base int64) bool {
+	e := p.byID[pid]
+	if e == nil {
+		return false
+	}
+	known := e.Value.(*producer)
+	return slices.ContainsFunc(known.window[:known.count], func(b sequence) bool { return b.base == base })
+}
 
 // forget drops the expired and those over the limit.
 func (p *producers) forget(now time.Time) {

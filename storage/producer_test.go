@@ -173,5 +173,24 @@ func TestProducerNext(t *testing.T) {
 	}
 }
 
+func TestProducerRemembers(t *testing.T) {
+	// Proves that exactly the batches that a retry would be compared with count
+	// as remembered: the newest five of the newest epoch, of that producer only.
+	p := newProducers(0, 0)
+	now := time.Unix(1000, 0)
+	for i := range int64(7) {
+		p.record(sequence{pid: 1, first: int32(i), last: int32(i), base: 10 + i, lastOffset: 10 + i}, now)
+	}
+	for base, want := range map[int64]bool{9: false, 11: false, 12: true, 16: true, 17: false} {
+		if got := p.remembers(1, base); got != want {
+			t.Errorf("base %d: %v", base, got)
+		}
+	}
+	p.record(sequence{pid: 1, epoch: 1, base: 17, lastOffset: 17}, now)
+	if p.remembers(1, 16) || !p.remembers(1, 17) || p.remembers(2, 17) {
+		t.Error("an older epoch, or another producer, is remembered")
+	}
+}
+
 // len counts the producers.
 func (p *producers) len() int { return len(p.byID) }
