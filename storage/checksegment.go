@@ -95,10 +95,7 @@ func (w *batchCheck) run() {
 		at, err := scan(w.file, w.seg, w.limit, w.at.pos, w.at.next, w.until, w.batch)
 		w.at = at
 		if err != nil {
-			w.broken = true
-			if w.ctx.Err() == nil {
-				w.damage(path, at.pos, "the file cannot be read: %v", err)
-			}
+			w.unreadableAt(err)
 			return
 		}
 		rest := w.limit - at.pos
@@ -112,7 +109,11 @@ func (w *batchCheck) run() {
 			return
 		}
 		w.broken = true
-		to, ok := w.resync()
+		to, ok, err := resync(w.file, w.seg, w.limit, w.at, w.until)
+		if err != nil {
+			w.unreadableAt(err)
+			return
+		}
 		if !ok {
 			w.damage(path, at.pos, "the batch at offset %d does not hold: %v; no batch behind it does, %s are lost",
 				at.next, at.why, records(at.next, w.bound))
@@ -124,6 +125,14 @@ func (w *batchCheck) run() {
 			e.skip(uint32(to.offset - w.seg.base))
 		}
 		w.at = scanned{pos: to.pos, next: to.offset}
+	}
+}
+
+// unreadableAt ends the segment with an error of reading behind w.at.
+func (w *batchCheck) unreadableAt(err error) {
+	w.broken = true
+	if w.ctx.Err() == nil {
+		w.damage(w.seg.logPath(), w.at.pos, "the file cannot be read: %v", err)
 	}
 }
 
@@ -179,10 +188,7 @@ func (w *batchCheck) tail(rest int64) {
 	zero, err := allZero(w.file, w.at.pos, w.size)
 	switch {
 	case err != nil:
-		w.broken = true
-		if w.ctx.Err() == nil {
-			w.damage(path, w.at.pos, "the file cannot be read: %v", err)
-		}
+		w.unreadableAt(err)
 	case !zero:
 		w.found(Warning, path, w.at.pos, "%d bytes behind the last batch are none of the log's; the next start keeps a copy of them and cuts them", rest)
 	case w.sealed:
@@ -209,57 +215,6 @@ func (w *batchCheck) seals() {
 			w.found(Warning, name, 0, "the seal does not describe what is in the log")
 		}
 	}
-}
-
-// resync looks behind a batch that does not hold for the next that does.
-func (w *batchCheck) resync() (point, bool) {
-	// The header may be sound, and then says where the next batch is.
-	head := make(record.Batch, record.HeaderSize)
-	if w.limit-w.at.pos >= record.HeaderSize && readFull(w.file, head, w.at.pos) == nil &&
-		checkStoredHeader(head, w.seg, w.limit-w.at.pos, w.at.next) == nil {
-		next := point{offset: head.NextOffset(), pos: w.at.pos + int64(head.Size())}
-		if next.pos == w.limit || w.plausible(next) {
-			return next, true
-		}
-	}
-	return w.search(w.at.pos + 1)
-}
-
-// plausible says whether a batch of that offset seems to begin there.
-func (w *batchCheck) plausible(at point) bool {
-	head := make(record.Batch, record.HeaderSize)
-	return w.limit-at.pos >= record.HeaderSize && readFull(w.file, head, at.pos) == nil &&
-		checkStoredHeader(head, w.seg, w.limit-at.pos, at.offset) == nil
-}
-
-// search goes from byte to byte for a batch that holds and has a later offset.
-func (w *batchCheck) search(pos int64) (point, bool) {
-	chunk := make([]byte, scanChunk)
-	for w.limit-pos >= record.HeaderSize {
-		p := chunk[:min(scanChunk, w.limit-pos)]
-		if readFull(w.file, p, pos) != nil {
-			return point{}, false
-		}
-		for i := 0; i+record.HeaderSize <= len(p); i++ {
-			h := record.Batch(p[i : i+record.HeaderSize])
-			at := point{offset: h.BaseOffset(), pos: pos + int64(i)}
-			if h.Magic() == 2 && at.offset >= w.at.next && (w.until < 0 || at.offset < w.until) &&
-				checkStoredHeader(h, w.seg, w.limit-at.pos, at.offset) == nil && w.holds(at.pos, h) {
-				return at, true
-			}
-		}
-		pos += int64(len(p)) - record.HeaderSize + 1
-	}
-	return point{}, false
-}
-
-// holds compares the checksum of the batch at pos without having all of it in
-// memory.
-func (w *batchCheck) holds(pos int64, h record.Batch) bool {
-	sum := crc32.New(castagnoli)
-	body := io.NewSectionReader(w.file, pos+crcCovers, int64(h.Size())-crcCovers)
-	n, err := io.Copy(sum, body)
-	return err == nil && n == body.Size() && sum.Sum32() == h.CRC()
 }
 
 // entryCheck holds the entries of an index file against the batches, in one
