@@ -189,6 +189,7 @@ func (b *Broker) lead(ctx context.Context, logs map[storage.ID]*storage.Log) err
 	who := b.dir.Identity()
 	boot := &controller.Boot{ID: who.NodeID, UUID: who.NodeUUID}
 	if b.dir.Unclean() {
+		b.log.Info("the last run did not end with a clean stop: logs were recovered, and get a new leader epoch")
 		for id, l := range logs {
 			if l.Offsets().End > 0 {
 				boot.Unclean = append(boot.Unclean, id)

@@ -26,6 +26,7 @@ const (
 	codeInvalidRequiredAcks      int16 = 21
 	codeInvalidTimestamp         int16 = 32
 	codeInvalidReplicationFactor int16 = 38
+	codeStorageError             int16 = 56
 	codeInvalidRecord            int16 = 87
 )
 
