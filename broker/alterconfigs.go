@@ -185,6 +185,7 @@ func (b *Broker) changeBroker(ctx context.Context, p auth.Principal, node int32,
 	for _, t := range b.proposer.State().Topics() {
 		b.configure(t)
 	}
+	b.dir.SetScrubRate(b.configs().number(scrubRate))
 	b.checkSoon()
 	return nil
 }

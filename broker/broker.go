@@ -73,6 +73,7 @@ func Open(ctx context.Context, opts Options) (*Broker, error) {
 	if err := b.open(ctx); err != nil {
 		return nil, errors.Join(err, b.Close())
 	}
+	b.dir.SetScrubRate(b.configs().number(scrubRate))
 	b.loops.Go(b.retain)
 	return b, nil
 }

@@ -117,6 +117,7 @@ var configs = []configDef{
 
 	{"", "auto.create.topics.enable", ConfigBool, "true", oneOf("true", "false"), "Whether a topic is made when a client first names it."},
 	{"", "default.replication.factor", ConfigInt, "1", longIn(1, math.MaxInt16), "The replicas of a topic whose maker does not say."},
+	{"", scrubRate, ConfigLong, "4194304", longIn(0, math.MaxInt64), "How many bytes a second are read again of segments that have ended, to find damage while there may be another copy; 0 is none. A change begins a new pass."},
 	{"", "log.retention.check.interval.ms", ConfigLong, "300000", longIn(1, math.MaxInt64), "How often segments are looked for that retention.ms and retention.bytes let go; also at most 30 s after the start, and when configs change."},
 	{"", "num.partitions", ConfigInt, "4", longIn(1, 100_000), "The partitions of a topic whose maker does not say."},
 	{"", "producer.id.expiration.ms", ConfigLong, "86400000", longIn(1, math.MaxInt64), "How long an idle idempotent producer is remembered."},

@@ -9,6 +9,9 @@ import (
 	"leat/replication/controller"
 )
 
+// scrubRate names the config of how fast old segments are read again.
+const scrubRate = "leat.scrub.bytes.per.second"
+
 // serverConfigs are the configs of one server, by server name, from the most
 // special place where they are set to the least.
 type serverConfigs struct {

@@ -38,6 +38,9 @@ type Options struct {
 	Logger *slog.Logger
 	// Registerer gets the metrics, named leat_storage_*; nil for none.
 	Registerer prometheus.Registerer
+	// ScrubRate is how many bytes a second are read to find damage in what was
+	// written long ago; 0 is none. See SetScrubRate.
+	ScrubRate int64
 	// OnFlush is called after a log's durable end has moved. No lock is held;
 	// calls for different logs may come at the same time. It must not block
 	// and must not close the log or the directory.
@@ -75,6 +78,8 @@ type Dir struct {
 	metrics *metrics
 	flusher *flusher
 	keeper  *keeper
+	// scrubber finds damage in sealed segments.
+	scrubber *scrubber
 
 	failure    atomic.Pointer[error]
 	closing    atomic.Bool
@@ -83,7 +88,7 @@ type Dir struct {
 	free       atomic.Int64 // on the file system, measured now and then
 
 	stop       context.CancelFunc
-	loops      sync.WaitGroup // flusher and keeper
+	loops      sync.WaitGroup // flusher, keeper and scrubber
 	background sync.WaitGroup // removal of trash
 
 	checkpointing sync.Mutex // held over the writing of a checkpoint
@@ -113,7 +118,7 @@ func Open(ctx context.Context, o Options) (*Dir, error) {
 		return nil, err
 	}
 	d := &Dir{opts: o, opened: time.Now()}
-	d.flusher, d.keeper = newFlusher(d), newKeeper(d)
+	d.flusher, d.keeper, d.scrubber = newFlusher(d), newKeeper(d), newScrubber(d, o.ScrubRate)
 	d.metrics = newMetrics(o.Registerer, func() float64 { return float64(d.flusher.lazyBytes.Load()) })
 	d.files = newFiles(o.FS, fileBudget(openFileLimit()), d.metrics)
 	d.tables = newTables(o.FS, maxMappings, d.metrics, o.Logger)
@@ -127,6 +132,7 @@ func Open(ctx context.Context, o Options) (*Dir, error) {
 	d.stop = stop
 	d.loops.Go(func() { d.flusher.run(loop) })
 	d.loops.Go(func() { d.keeper.run(loop) })
+	d.loops.Go(func() { d.scrubber.run(loop) })
 	return d, nil
 }
 

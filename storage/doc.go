@@ -88,6 +88,20 @@
 // Expired says where the start may rise to by age and size, and Steady whether
 // the wall clock is good for telling ages; the caller does the rest.
 //
+// # The scrub
+//
+// The scrub reads all sealed segments again, pass after pass, at ScrubRate bytes
+// a second: each batch, the chain of offsets, the checksum of the file in the
+// seal, and every index entry against the log. A batch that does not hold is
+// told; where only the checksum of the file differs, it is a leader epoch that
+// has changed, and of one bit the place follows from the difference of the two
+// checksums. An index that does not hold is made anew from a log that does. It
+// reads by the segments' open files, under no lock, and turns to the next when
+// a segment has left its log. It remembers nothing over a restart, and begins
+// with any log, so that frequent restarts do not leave out the same ones. The
+// page cache keeps what is used more than once, so what the scrub reads once
+// goes first.
+//
 // # After a crash
 //
 //   - Segments in front of the one that has the start are not looked at.
@@ -118,6 +132,9 @@
 // tables.repair is held over the rebuilding of an index and the removal of a
 // segment's files, Dir.checkpointing over the writing of a checkpoint; both are
 // taken without any other. OnFlush and OnFailure are called with no lock held.
+// The scrub is the work of one goroutine, too, which rebuilds an index under
+// tables.repair.
+//
 // Rounds of the flusher, and everything that the keeper does (seals,
 // checkpoints, removals, rolling by age), are the work of one goroutine each,
 // and need no lock among themselves.

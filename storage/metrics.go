@@ -27,6 +27,10 @@ type metrics struct {
 	diskTotal     prometheus.Gauge
 	diskFree      prometheus.Gauge
 	clockUnsteady prometheus.Gauge
+	scrubBytes    prometheus.Counter
+	scrubBatches  prometheus.Counter
+	scrubDamages  prometheus.Counter
+	scrubPass     prometheus.Gauge
 }
 
 // held counts segments that a log has from now on (sign 1) or has no more (-1).
@@ -74,6 +78,10 @@ func newMetrics(r prometheus.Registerer, unflushed func() float64) *metrics {
 		diskTotal:     gauge("disk_total_bytes", "Size of the file system that holds the data directory."),
 		diskFree:      gauge("disk_free_bytes", "Room left on the file system that holds the data directory, measured each second."),
 		clockUnsteady: gauge("clock_unsteady", "1 while the wall clock is not trusted after a step, and nothing is deleted by age."),
+		scrubBytes:    counter("scrub_bytes_total", "Bytes of sealed segments that were read again to find damage."),
+		scrubBatches:  counter("scrub_batches_total", "Batches of sealed segments that were read again and hold."),
+		scrubDamages:  counter("scrub_damages_total", "Damages that were found in sealed segments and their indexes by reading them again; each is counted once in a run of the server."),
+		scrubPass:     gauge("scrub_last_pass_timestamp_seconds", "When all sealed segments had been read again, as Unix time; 0 before the first time."),
 		unflushed: prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Namespace: "leat", Subsystem: "storage", Name: "page_cache_unflushed_bytes",
 			Help: "Bytes of page-cache-mode logs that no flush has covered yet.",
@@ -82,7 +90,7 @@ func newMetrics(r prometheus.Registerer, unflushed func() float64) *metrics {
 	if r != nil {
 		r.MustRegister(m.flushRounds, m.flushSeconds, m.flushFiles, m.flushSyncAlls, m.writes, m.bytes, m.batches, m.rolls, m.recoveries,
 			m.cutBytes, m.rebuilt, m.checkpoints, m.openFiles, m.maxFiles, m.mappings, m.unflushed, m.writeSeconds, m.logBytes, m.segments,
-			m.diskTotal, m.diskFree, m.clockUnsteady)
+			m.diskTotal, m.diskFree, m.clockUnsteady, m.scrubBytes, m.scrubBatches, m.scrubDamages, m.scrubPass)
 	}
 	return m
 }

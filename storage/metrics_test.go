@@ -11,7 +11,7 @@ import (
 	"leat/storage/record"
 )
 
-// gathered is the value of a gauge, or the count of a histogram.
+// gathered is the value of a gauge or counter, or the count of a histogram.
 func gathered(t *testing.T, r *prometheus.Registry, name string) float64 {
 	t.Helper()
 	families, err := r.Gather()
@@ -26,7 +26,7 @@ func gathered(t *testing.T, r *prometheus.Registry, name string) float64 {
 		if h := m.GetHistogram(); h != nil {
 			return float64(h.GetSampleCount())
 		}
-		return m.GetGauge().GetValue()
+		return m.GetGauge().GetValue() + m.GetCounter().GetValue()
 	}
 	t.Fatalf("there is no metric %s", name)
 	return 0
