@@ -52,7 +52,8 @@ func (l *logCheck) list() bool {
 		return false
 	}
 	described := false
-	live := liveGenerations(names)
+	dead := l.swap(names)
+	live := liveGenerations(names, dead)
 	for _, name := range names {
 		path := filepath.Join(l.dir, name)
 		base, gen, suffix, ok := parseSegmentName(name)
@@ -60,10 +61,12 @@ func (l *logCheck) list() bool {
 		case name == partitionFile:
 			described = true
 			l.description(path)
+		case name == swapFile || name == swapFile+tmpSuffix: // told already
 		case !ok:
 			l.found(Warning, path, -1, "it is nothing of Leat's")
+		case dead(base, gen): // goes with COMPACT
 		case !isLive(live, base, gen) && suffix == logSuffix:
-			l.found(Warning, path, -1, "it is a rewritten segment that is no part of the log, the next start removes it")
+			l.found(Warning, path, -1, "it is a rewritten segment that is no part of the log, the next start sets it aside")
 		case !isLive(live, base, gen):
 			l.found(Warning, path, -1, "it is an index without a log, the next start removes it")
 		case suffix == logSuffix:
@@ -75,6 +78,30 @@ func (l *logCheck) list() bool {
 	}
 	slices.SortFunc(l.segs, func(a, b *segmentCheck) int { return cmp.Compare(a.seg.base, b.seg.base) })
 	return true
+}
+
+// swap tells of a rewriting that was cut short, and which segments are no part
+// of the log by it.
+func (l *logCheck) swap(names []string) (dead func(base int64, gen uint32) bool) {
+	path := filepath.Join(l.dir, swapFile)
+	r, known, err := readSwap(l.fs, l.dir)
+	if known && err == nil {
+		dead, err = r.dead(l.fs, l.dir, names, l.start)
+	}
+	switch {
+	case errors.Is(err, ErrCorrupt):
+		l.damage(path, 0, "%v", err)
+	case err != nil:
+		l.unreadable(path, err)
+	case known:
+		l.found(Warning, path, -1, "segments were being rewritten, the next start ends that")
+	case slices.Contains(names, swapFile+tmpSuffix):
+		l.found(Warning, path+tmpSuffix, -1, "it was left over by a write that was cut short")
+	}
+	if dead == nil {
+		dead = noneDead
+	}
+	return dead
 }
 
 func isLive(live map[int64]uint32, base int64, gen uint32) bool {

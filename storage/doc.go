@@ -19,6 +19,7 @@
 //	    <base>-<gen>.log         batches one after the other, nothing else
 //	    <base>-<gen>.index       offset → position
 //	    <base>-<gen>.timeindex   time → offset
+//	    COMPACT                  only while segments are rewritten
 //	trash/                   deleted logs and segments on their way out
 //	quarantine/              what was set aside; nothing is ever removed here
 //
@@ -38,8 +39,9 @@
 //
 //	 0  4 "LTIX" or "LTTX"              40  8 wall clock of the last append, ms
 //	 4  2 version = 1                   48  4 count of entries
-//	 6  2 flags: 1 sealed, 2 compacted  52  4 crc of the .log
+//	 6  2 flags: 1 sealed, 2 rewritten  52  4 crc of the .log
 //	      4 some batch has a producer   56  4 crc of the entries
+//	      8 compacted up to its end
 //	 8  8 base offset                   60  4 crc of [0,60)
 //	16  8 next offset
 //	24  8 bytes of the .log             .index entry:     u32 offset - base, u32 position
@@ -102,6 +104,19 @@
 // page cache keeps what is used more than once, so what the scrub reads once
 // goes first.
 //
+// # Rewriting
+//
+// Segments change in one way only: others take their place. First COMPACT says
+// that files of a generation that no segment has are no part of the log. They
+// are written, sealed and made durable with their names. Then another COMPACT,
+// put there by a rename, says that they are the log now instead of those that
+// it names; that is the moment in which the log changes. The old files go, and
+// COMPACT after them; a start does what of it a crash left undone. The new ones
+// cover the same offsets, so whoever reads goes on; sections over the old ones
+// stay valid. If the old ones have left the log meanwhile, nothing takes their
+// place. A COMPACT whose checksum does not hold is not used: of each base the
+// lowest generation counts, and a file that is none of the log's is set aside.
+//
 // # After a crash
 //
 //   - Segments in front of the one that has the start are not looked at.
@@ -128,6 +143,10 @@
 //     file, never over a sync or a read.
 //  2. Log.mu: the published state; never held over a system call.
 //  3. Dir.mu, then keeper.mu; queue.mu, files.mu, tables.mu, flusher.mu: leaves, for memory only.
+//
+// Log.rewriting is the turn of who rewrites segments, taken before any of them
+// and held over all of it, for minutes maybe; whoever waits for it can be told
+// to stop waiting.
 //
 // tables.repair is held over the rebuilding of an index and the removal of a
 // segment's files, Dir.checkpointing over the writing of a checkpoint; both are

@@ -60,8 +60,17 @@ func (t *tail) extend(b record.Batch, interval int) {
 	t.crc = extendCRC(t.crc, b)
 	t.size += int64(len(b))
 	t.next = b.NextOffset()
-	t.maxTimestamp = max(t.maxTimestamp, b.MaxTimestamp())
+	t.maxTimestamp = max(t.maxTimestamp, newestIn(b))
 	t.producers = t.producers || b.ProducerID() >= 0
+}
+
+// newestIn is the greatest timestamp of the batch's records, -1 if it has none
+// any more.
+func newestIn(b record.Batch) int64 {
+	if b.Count() == 0 {
+		return -1
+	}
+	return b.MaxTimestamp()
 }
 
 // noTime is the time entry that stands for none.
@@ -175,8 +184,9 @@ const (
 	sealVersion = 1
 
 	sealedFlag    = 1 // the header's other fields hold
-	compactedFlag = 2 // offsets may have gaps
+	compactedFlag = 2 // the segment was rewritten
 	producersFlag = 4 // some batch has a producer id
+	cleanFlag     = 8 // compaction has applied its keys to all before
 )
 
 var (

@@ -37,10 +37,17 @@ type Log struct {
 		lazySince int64 // when the oldest of lazy was appended, by dir.clock
 		changed   bool  // since the last checkpoint
 		epoch     int32 // of the newest batch
+		swapping  bool  // segments are being put in the place of others
 	}
 	// users counts those who are within a method while the log is open.
 	// Adding needs mu and closed unset, so that nobody enters behind Wait.
 	users sync.WaitGroup
+
+	// rewriting is the turn of who puts segments in the place of others, and
+	// guards replaced: segments that have left the log so, but whose files
+	// could not be removed yet.
+	rewriting chan struct{}
+	replaced  []*segment
 }
 
 // backlog is what a page-cache-mode log holds that no flush has covered.

@@ -24,18 +24,29 @@ func (l *Log) Read(from int64, maxBytes int, upTo int64) (record.Section, error)
 		return nil, ErrClosed
 	}
 	defer l.leave()
+	for {
+		s, err := l.read(from, maxBytes, upTo)
+		if !errors.Is(err, errRetired) {
+			return s, err
+		}
+		// The segment has left the log meanwhile: another one has the offset, or
+		// it is below the start.
+	}
+}
+
+func (l *Log) read(from int64, maxBytes int, upTo int64) (record.Section, error) {
 	v, found, err := l.view(from, upTo)
 	if err != nil || !found {
 		return nil, err
 	}
 	h, err := l.dir.files.acquire(v.seg)
 	if err != nil {
-		return nil, l.gone(from, err)
+		return nil, err
 	}
 	start, end, err := v.bounds(h, from, int64(maxBytes), upTo)
 	if err != nil || start >= end.pos {
 		l.dir.files.release(h)
-		return nil, l.gone(from, err)
+		return nil, err
 	}
 	return &section{files: l.dir.files, handle: h, start: start, size: end.pos - start, next: end.offset}, nil
 }
@@ -47,6 +58,15 @@ func (l *Log) Locate(offset int64) (file string, pos int64, err error) {
 		return "", 0, ErrClosed
 	}
 	defer l.leave()
+	for {
+		file, pos, err = l.locate(offset)
+		if !errors.Is(err, errRetired) {
+			return file, pos, err
+		}
+	}
+}
+
+func (l *Log) locate(offset int64) (file string, pos int64, err error) {
 	v, found, err := l.view(offset, math.MaxInt64)
 	if err != nil {
 		return "", 0, err
@@ -56,11 +76,11 @@ func (l *Log) Locate(offset int64) (file string, pos int64, err error) {
 	}
 	h, err := l.dir.files.acquire(v.seg)
 	if err != nil {
-		return "", 0, l.gone(offset, err)
+		return "", 0, err
 	}
 	defer l.dir.files.release(h)
 	at, err := v.find(h, offset)
-	return v.seg.logPath(), at.pos, l.gone(offset, err)
+	return v.seg.logPath(), at.pos, err
 }
 
 // view is a consistent look at the segment that has an offset.

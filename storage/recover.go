@@ -44,6 +44,10 @@ type recovery struct {
 	// orphans are index files without a .log, and files of a rewritten segment
 	// that is not part of the log.
 	orphans []string
+	// swapped says that there is a COMPACT, and dead which segments are no part
+	// of the log by it.
+	swapped bool
+	dead    func(base int64, gen uint32) bool
 	report
 }
 
@@ -60,7 +64,7 @@ type report struct {
 // do the rest.
 func (d *Dir) recoverLog(ctx context.Context, n LogName, cfg Config, start int64, rec checkpointRecord, known bool) (*recovery, error) {
 	began := time.Now()
-	l := &Log{dir: d, id: n.ID, name: n.Topic, path: d.logPath(n.ID)}
+	l := &Log{dir: d, id: n.ID, name: n.Topic, path: d.logPath(n.ID), rewriting: make(chan struct{}, 1)}
 	l.config.Store(&cfg)
 	l.writing.producers = newProducers(cfg.ProducerExpiration, 0)
 	r := &recovery{dir: d, log: l, rec: rec, known: known, start: start, report: report{scannedFrom: -1}}
@@ -216,7 +220,10 @@ func (r *recovery) list() error {
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return err
 	}
-	live := liveGenerations(names)
+	if err := r.readSwap(names); err != nil {
+		return err
+	}
+	live := liveGenerations(names, r.dead)
 	for base, gen := range live {
 		s := newSegment(r.log.path, base, gen)
 		info, err := r.dir.opts.FS.Stat(s.logPath())
@@ -240,37 +247,40 @@ func (r *recovery) list() error {
 	return nil
 }
 
-// liveGenerations tells of the names in a partition's directory which segments
-// the log has: of each base the lowest generation that has a .log.
-func liveGenerations(names []string) map[int64]uint32 {
-	live := make(map[int64]uint32)
-	for _, name := range names {
-		base, gen, suffix, ok := parseSegmentName(name)
-		if is, known := live[base]; ok && suffix == logSuffix && (!known || gen < is) {
-			live[base] = gen
-		}
-	}
-	return live
-}
-
 // removeOrphans removes index files that have no .log, once it is sure that no
 // records are missing, of which they would be a trace. The removal is synced,
 // because a new segment may take their names: should they come back then, they
 // would seem to be its seal.
 func (r *recovery) removeOrphans() error {
-	if len(r.orphans) == 0 {
-		return nil
-	}
-	for _, name := range r.orphans {
-		if base, _, _, _ := parseSegmentName(name); base >= r.start {
-			r.dir.opts.Logger.Warn("file that is no part of the log was removed", slog.String("path", filepath.Join(r.log.path, name)))
+	if len(r.orphans) > 0 {
+		for _, name := range r.orphans {
+			if err := r.removeOrphan(name); err != nil {
+				return err
+			}
 		}
-		if err := r.dir.opts.FS.Remove(filepath.Join(r.log.path, name)); err != nil {
+		r.orphans = nil
+		if err := r.synced(r.log.path, r.dir.opts.FS.SyncDir(r.log.path)); err != nil {
 			return err
 		}
 	}
-	r.orphans = nil
-	return r.synced(r.log.path, r.dir.opts.FS.SyncDir(r.log.path))
+	return r.endSwap()
+}
+
+// removeOrphan removes one. A .log that has something in it and of which
+// nothing says that it may go is set aside for people to look at.
+func (r *recovery) removeOrphan(name string) error {
+	path := filepath.Join(r.log.path, name)
+	base, gen, suffix, _ := parseSegmentName(name)
+	if r.dead(base, gen) {
+		return r.dir.opts.FS.Remove(path)
+	}
+	if base >= r.start {
+		r.dir.opts.Logger.Warn("file that is no part of the log was removed", slog.String("path", path))
+	}
+	if info, err := r.dir.opts.FS.Stat(path); err == nil && suffix == logSuffix && info.Size() > 0 {
+		return r.dir.opts.FS.Rename(path, r.dir.path(quarantineDir, asideName(r.log.id.dirName()+"."+name, r.dir.opts.Now())))
+	}
+	return r.dir.opts.FS.Remove(path)
 }
 
 // readSeals looks for the seal in both index files.

@@ -26,6 +26,7 @@ type segment struct {
 	tail
 	firstAppend int64 // wall clock, Unix ms; 0 while empty
 	lastAppend  int64
+	clean       bool    // compaction has applied its keys to all before
 	named       bool    // the files' names are durable
 	pin         *handle // keeps the file open from a write to its sync
 
@@ -104,6 +105,12 @@ func (s *segment) seal() seal {
 	if s.producers {
 		h.flags |= producersFlag
 	}
+	if s.gen > 0 {
+		h.flags |= compactedFlag
+	}
+	if s.clean {
+		h.flags |= cleanFlag
+	}
 	return h
 }
 
@@ -112,6 +119,7 @@ func (s *segment) adopt(h seal) {
 	s.tail = newTail(s.base)
 	s.next, s.size, s.maxTimestamp, s.crc = h.next, h.logBytes, h.maxTimestamp, h.logCRC
 	s.producers = h.flags&producersFlag != 0
+	s.clean = h.flags&cleanFlag != 0
 	s.lastAppend, s.firstAppend = h.lastAppend, h.lastAppend
 	s.allocated = h.logBytes
 	s.named = true

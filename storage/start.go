@@ -46,7 +46,10 @@ func (l *Log) SetStart(offset int64) error {
 // the others it is called again when that is so.
 func (l *Log) shed() {
 	l.mu.Lock()
-	n, wait := shedding(l.mu.segments, l.mu.start, l.mu.durable.seg)
+	n, wait := 0, false
+	if !l.mu.swapping {
+		n, wait = shedding(l.mu.segments, l.mu.start, l.mu.durable.seg)
+	}
 	var gone []*segment
 	if n > 0 {
 		gone = l.mu.segments[:n]
@@ -179,14 +182,4 @@ func (k *keeper) discardSegment(l *Log, s *segment) (trash []string, err error) 
 		trash = append(trash, aside)
 	}
 	return trash, nil
-}
-
-// gone tells whether err is about a segment that left the log meanwhile, and
-// then gives the error that the reader of offset gets instead.
-func (l *Log) gone(offset int64, err error) error {
-	if !errors.Is(err, errRetired) {
-		return err
-	}
-	o := l.Offsets()
-	return &OffsetError{Offset: offset, Start: o.Start, End: o.End}
 }

@@ -23,14 +23,22 @@ func (l *Log) FindTime(ts, upTo int64) (offset, timestamp int64, err error) {
 		return -1, -1, ErrClosed
 	}
 	defer l.leave()
+	for {
+		offset, timestamp, err = l.findTime(ts, upTo)
+		if !errors.Is(err, errRetired) {
+			return offset, timestamp, err
+		}
+		// A segment has left the log meanwhile: it is gone, or another has its
+		// place.
+	}
+}
+
+func (l *Log) findTime(ts, upTo int64) (offset, timestamp int64, err error) {
 	for _, v := range l.views(upTo) {
 		if v.tail.maxTimestamp < ts {
 			continue
 		}
 		offset, timestamp, err = v.findTime(upTo, ts)
-		if errors.Is(err, errRetired) {
-			continue // it has left the log meanwhile
-		}
 		if err != nil || offset >= 0 {
 			return offset, timestamp, err
 		}
@@ -115,7 +123,7 @@ func (l *Log) views(upTo int64) []view {
 func (v *view) firstRecord(rel, upTo, ts int64) (offset, timestamp int64, err error) {
 	offset, timestamp = -1, -1
 	err = v.eachBatch(rel, upTo, func(w *walk, h record.Batch) (bool, error) {
-		if h.MaxTimestamp() < ts {
+		if newestIn(h) < ts {
 			return false, nil
 		}
 		b, err := w.batch(h)
@@ -141,10 +149,10 @@ func (v *view) maxWithin(upTo int64) (int64, error) {
 	latest, start := e.ts, v.seg.base+v.startRel()
 	err = v.eachBatch(int64(e.rel), upTo, func(w *walk, h record.Batch) (bool, error) {
 		if h.BaseOffset() >= start && h.NextOffset() <= upTo {
-			latest = max(latest, h.MaxTimestamp())
+			latest = max(latest, newestIn(h))
 			return false, nil
 		}
-		if h.MaxTimestamp() <= latest {
+		if newestIn(h) <= latest {
 			return false, nil
 		}
 		b, err := w.batch(h)
