@@ -16,8 +16,9 @@ import (
 const memTotal = 1 << 40
 
 // Mem is a file system in memory that behaves as Linux does, and beyond that
-// can lose power (CrashClone), fail (SetFault) and run full (SetFree). Names
-// are cleaned and rooted: "a/b" is "/a/b". It starts with the root alone.
+// can lose power (CrashClone), fail (SetFault), stall (Stall) and run full
+// (SetCapacity, SetFree). Names are cleaned and rooted: "a/b" is "/a/b". It
+// starts with the root alone.
 //
 // What is durable: the bytes and the size of a file after File.Sync or
 // SyncData; the names in a directory after SyncDir of that directory; all of
@@ -25,6 +26,7 @@ const memTotal = 1 << 40
 // a directory not the bytes of the files in it. Safe for concurrent use.
 type Mem struct {
 	fault atomic.Pointer[func(Op) error]
+	stall atomic.Pointer[stall]
 
 	mu    sync.RWMutex // guards all below, and the nodes
 	root  *node
@@ -60,6 +62,15 @@ func (m *Mem) SetFree(bytes int64) {
 	} else {
 		m.space.limit = m.space.used + bytes
 	}
+}
+
+// SetCapacity makes the file system one of that many bytes, in pages of 4 KiB,
+// of which some are taken already; if it holds more there is no room until
+// enough is removed. Negative: no limit.
+func (m *Mem) SetCapacity(bytes int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.space.limit = max(bytes, -1)
 }
 
 // OpenFile implements FS.

@@ -98,8 +98,33 @@ func (m *Mem) SetFault(fn func(Op) error) {
 	m.fault.Store(&fn)
 }
 
-// before asks the fault function. short is how much of a write still happens.
+// stall is a disk that hangs.
+type stall struct {
+	match func(Op) bool
+	over  chan struct{}
+}
+
+// Stall has every operation that match picks wait, before it happens and
+// without any lock, until the disk answers again: when release is called, or
+// another Stall takes this one's place. Those that wait then go on.
+func (m *Mem) Stall(match func(Op) bool) (release func()) {
+	s := &stall{match: match, over: make(chan struct{})}
+	if old := m.stall.Swap(s); old != nil {
+		close(old.over)
+	}
+	return func() {
+		if m.stall.CompareAndSwap(s, nil) {
+			close(s.over)
+		}
+	}
+}
+
+// before waits out a stall and asks the fault function. short is how much of a
+// write still happens.
 func (m *Mem) before(op Op) (short int, err error) {
+	if s := m.stall.Load(); s != nil && s.match(op) {
+		<-s.over
+	}
 	fn := m.fault.Load()
 	if fn == nil {
 		return 0, nil

@@ -163,3 +163,70 @@ func TestNoSpace(t *testing.T) {
 		t.Errorf("Usage of the clone = %+v, %v", u, err)
 	}
 }
+
+func TestCapacity(t *testing.T) {
+	// Proves that a disk of a given size reports that size however much is on it,
+	// takes what fits and no more, and has room again when files go.
+	b := newBench(t)
+	usage := func(total, free uint64) {
+		t.Helper()
+		if u, err := b.Usage("/"); err != nil || u != (Usage{Total: total * pageSize, Free: free * pageSize}) {
+			t.Fatalf("Usage = %+v, %v; want %d and %d pages", u, err, total, free)
+		}
+	}
+	b.SetCapacity(4 * pageSize)
+	usage(4, 4)
+	f := b.file("/a")
+	b.must(f.Allocate(0, 3*pageSize))
+	usage(4, 1)
+	if n, err := b.file("/b").WriteAt(make([]byte, 2*pageSize), 0); n != pageSize || !errors.Is(err, syscall.ENOSPC) {
+		t.Fatalf("WriteAt = %d, %v", n, err)
+	}
+	usage(4, 0)
+	b.SetCapacity(2 * pageSize) // smaller than what it holds
+	usage(2, 0)
+	b.must(f.Truncate(0))
+	usage(2, 1)
+	b.SetCapacity(-1)
+	b.must(f.Allocate(0, 100*pageSize))
+}
+
+func TestStall(t *testing.T) {
+	// Proves that a stalled operation waits and then does what it should, that
+	// others do not wait for it, and that release ends its own stall only.
+	b := newBench(t)
+	f := b.file("/a")
+	begun := make(chan bool, 9)
+	syncs := func(op Op) bool {
+		if op.Kind == OpSync {
+			begun <- true
+		}
+		return op.Kind == OpSync
+	}
+	first := b.Stall(syncs)
+	done := make(chan error, 2)
+	go func() { done <- f.Sync() }()
+	<-begun
+	_, err := f.WriteAt([]byte("x"), 0)
+	b.must(err)
+	b.must(f.SyncData())
+	select {
+	case err := <-done:
+		t.Fatalf("a stalled sync came back: %v", err)
+	default:
+	}
+	second := b.Stall(syncs)
+	b.must(<-done)
+	go func() { done <- f.Sync() }()
+	<-begun
+	first()
+	select {
+	case err := <-done:
+		t.Fatalf("a stalled sync came back: %v", err)
+	default:
+	}
+	second()
+	second()
+	b.must(<-done)
+	b.must(f.Sync())
+}
