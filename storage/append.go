@@ -18,6 +18,9 @@ type Append struct {
 	// Trusted says that Leat built the batch itself, checksum included: only
 	// its size and the timestamps in its header are checked.
 	Trusted bool
+	// Essential says that the server itself needs the batch stored: it is taken
+	// from the reserve where clients' batches are refused for lack of room.
+	Essential bool
 }
 
 // Appended says where a batch went.
@@ -34,9 +37,12 @@ type Appended struct {
 //
 // Errors: *record.Error for what the batch's content does wrong,
 // *TooLargeError, record.ErrTimestamp, ErrOutOfOrderSequence,
-// ErrProducerEpoch; ErrFull and ErrWrite after which the log is as it was;
+// ErrProducerEpoch; ErrFull, also while the disk is nearly full, and ErrWrite after which the log is as it was;
 // ErrFailed; ErrClosed. After any error nothing was appended.
 func (l *Log) Append(a Append) (Appended, error) {
+	if err := l.dir.room.admit(int64(len(a.Batch)), a.Essential); err != nil {
+		return Appended{}, err
+	}
 	cfg := l.config.Load()
 	stamp, err := l.prepare(a, cfg)
 	if err != nil {

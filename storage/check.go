@@ -156,7 +156,7 @@ func checkOurs(names []string) error {
 // ours says whether a name is one that Leat puts into a data directory.
 func ours(name string) bool {
 	switch name {
-	case lockFile, identityName, cleanName, metaDir, logsDir, trashDir, quarantineDir, checkpointSlot("", 0), checkpointSlot("", 1):
+	case lockFile, identityName, cleanName, metaDir, logsDir, trashDir, quarantineDir, ballastFile, checkpointSlot("", 0), checkpointSlot("", 1):
 		return true
 	default:
 		return false

@@ -29,6 +29,9 @@ func (d *Dir) Create(logs []LogName) error {
 	if err := d.Failed(); err != nil {
 		return err
 	}
+	if err := d.room.admitPartitions(len(logs)); err != nil {
+		return fmt.Errorf("create partitions: %w", err)
+	}
 	var g errgroup.Group
 	g.SetLimit(2 * runtime.GOMAXPROCS(0))
 	made := make([]bool, len(logs))
@@ -248,7 +251,12 @@ func (d *Dir) trash(l *Log) (aside string, err error) {
 	d.mu.changed = true
 	d.mu.Unlock()
 	aside = d.path(trashDir, asideName(l.id.dirName(), d.opts.Now()))
-	if err := d.opts.FS.Rename(l.path, aside); err != nil {
+	err = d.opts.FS.Rename(l.path, aside)
+	if noSpace(err) {
+		// Not even a name fits in the trash: it is removed where it is.
+		return l.path, nil
+	}
+	if err != nil {
 		return "", fmt.Errorf("remove %s: %w", l.path, err)
 	}
 	return aside, nil

@@ -45,6 +45,14 @@ type Options struct {
 	// calls for different logs may come at the same time. It must not block
 	// and must not close the log or the directory.
 	OnFlush func(*Log)
+	// LowWater is the free space in bytes below which appends are refused; 0 is
+	// a fiftieth of the disk, between 256 MiB and 4 GiB and at most an eighth.
+	LowWater int64
+	// Ballast has space set aside that is given back when the disk is full.
+	Ballast bool
+	// OnRoom is called when the disk becomes nearly full or full, and when there
+	// is room again: see Room. It must not block and must not call the directory.
+	OnRoom func()
 	// OnFailure is called once, when a sync has failed or a write could not
 	// be undone: the directory refuses appends from then on, and the process
 	// should end. It must not close the directory.
@@ -86,9 +94,11 @@ type Dir struct {
 	noPrealloc atomic.Bool
 	slack      atomic.Int64 // bytes allocated beyond the logs' ends
 	free       atomic.Int64 // on the file system, measured now and then
+	lowWater   atomic.Int64 // of free: below it clients' appends are refused
+	room       room
 
 	stop       context.CancelFunc
-	loops      sync.WaitGroup // flusher, keeper and scrubber
+	loops      sync.WaitGroup // flusher, keeper, scrubber and watch
 	background sync.WaitGroup // removal of trash
 
 	checkpointing sync.Mutex // held over the writing of a checkpoint
@@ -119,6 +129,7 @@ func Open(ctx context.Context, o Options) (*Dir, error) {
 	}
 	d := &Dir{opts: o, opened: time.Now()}
 	d.flusher, d.keeper, d.scrubber = newFlusher(d), newKeeper(d), newScrubber(d, o.ScrubRate)
+	d.room.dir = d
 	d.metrics = newMetrics(o.Registerer, func() float64 { return float64(d.flusher.lazyBytes.Load()) })
 	d.files = newFiles(o.FS, fileBudget(openFileLimit()), d.metrics)
 	d.tables = newTables(o.FS, maxMappings, d.metrics, o.Logger)
@@ -133,6 +144,7 @@ func Open(ctx context.Context, o Options) (*Dir, error) {
 	d.loops.Go(func() { d.flusher.run(loop) })
 	d.loops.Go(func() { d.keeper.run(loop) })
 	d.loops.Go(func() { d.scrubber.run(loop) })
+	d.loops.Go(func() { d.watch(loop) })
 	return d, nil
 }
 
@@ -150,6 +162,8 @@ func (d *Dir) begin() (err error) {
 			_ = d.lock.Close()
 		}
 	}()
+	d.room.findBallast()
+	d.room.measure()
 	fsys := d.opts.FS
 	// The subdirectories' names become durable with that of meta.json.
 	for _, name := range []string{logsDir, trashDir, quarantineDir} {
@@ -188,7 +202,6 @@ func (d *Dir) begin() (err error) {
 			return err
 		}
 	}
-	d.measureFree()
 	return nil
 }
 
@@ -276,16 +289,6 @@ func (d *Dir) fail(err error) {
 
 // clock is the time since Open in milliseconds, by the monotonic clock.
 func (d *Dir) clock() int64 { return time.Since(d.opened).Milliseconds() }
-
-// measureFree looks how much room there is; what was known stays if that
-// cannot be told.
-func (d *Dir) measureFree() {
-	if total, free, err := d.Usage(); err == nil {
-		d.free.Store(free)
-		d.metrics.diskTotal.Set(float64(total))
-		d.metrics.diskFree.Set(float64(free))
-	}
-}
 
 // openLogs lists the logs that are open.
 func (d *Dir) openLogs() []*Log {

@@ -12,6 +12,7 @@
 //	LOCK                     flock; the process id for people
 //	meta.json                whose directory this is; written once
 //	CLEAN                    only between a clean stop and the next start
+//	BALLAST                  space set aside; see Room
 //	checkpoint.0 .1          how far each log is durable; written in turn
 //	db/                      the metadata store
 //	logs/<topic id, 32 hex digits>-<partition>/
@@ -75,6 +76,23 @@
 // Preallocation (fsync mode) extends the active .log with zeros, so that a sync
 // need not write a size. Readers never see them: they are bounded by what was
 // appended. They are cut off when the segment ends and at a clean stop.
+//
+// # Room
+//
+// Below the low-water mark (a fiftieth of the disk, 256 MiB to 4 GiB, and at
+// most an eighth) appends are refused with ErrFull, so that reading, removing
+// and the metadata's commits go on; the server's own appends, and new
+// partitions, end at half of the mark. There is room again a quarter above.
+// Nothing is preallocated below the mark. Free space is measured each second,
+// and by the append that reaches the mark by its own count.
+//
+// BALLAST is a hundredth of the disk, at most 1 GiB; on disks under 8 GiB a
+// 32nd, at most 16 MiB. It is removed when somebody else has filled the disk
+// down to the last bytes, and made again when there is room. Its content means
+// nothing, and nothing of it is synced. What meets a full disk nevertheless is
+// undone and its request fails (appends), or is done again later (checkpoints,
+// seals, removals, which need no room: a segment that cannot be moved into the
+// trash is removed where it is).
 //
 // # The start
 //
@@ -152,7 +170,8 @@
 // segment's files, Dir.checkpointing over the writing of a checkpoint; both are
 // taken without any other. OnFlush and OnFailure are called with no lock held.
 // The scrub is the work of one goroutine, too, which rebuilds an index under
-// tables.repair.
+// tables.repair. A third one measures the room; room.measuring is held over
+// that, and room.ballast, which comes after it, over a change of the file.
 //
 // Rounds of the flusher, and everything that the keeper does (seals,
 // checkpoints, removals, rolling by age), are the work of one goroutine each,

@@ -1,11 +1,9 @@
 package storage
 
 import (
-	"errors"
 	"fmt"
 	"math"
 	"sync"
-	"syscall"
 	"time"
 )
 
@@ -343,8 +341,4 @@ func writeError(seg *segment, err error) error {
 		kind = ErrFull
 	}
 	return fmt.Errorf("append to %s: %w: %w", seg.logPath(), kind, err)
-}
-
-func noSpace(err error) bool {
-	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) || errors.Is(err, syscall.EFBIG)
 }

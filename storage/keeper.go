@@ -29,6 +29,9 @@ type keeper struct {
 		removals []removal
 	}
 	bytes atomic.Int64 // appended since the last checkpoint
+	// told are the troubles that pass by of which the log has a line; they are
+	// forgotten when a round of work goes well. For the keeper alone.
+	told map[string]bool
 }
 
 type sealRequest struct {
@@ -37,7 +40,7 @@ type sealRequest struct {
 }
 
 func newKeeper(d *Dir) *keeper {
-	return &keeper{dir: d, wake: make(chan struct{}, 1)}
+	return &keeper{dir: d, wake: make(chan struct{}, 1), told: make(map[string]bool)}
 }
 
 // appended counts appended bytes towards the next checkpoint.
@@ -75,7 +78,7 @@ func (k *keeper) run(ctx context.Context) {
 			return
 		case <-k.wake:
 		case <-tick.C:
-			k.dir.measureFree()
+			k.dir.room.keepBallast()
 			k.rollOver()
 			due = k.removalsDue()
 		}
@@ -97,6 +100,9 @@ func (k *keeper) save() {
 	if err != nil {
 		k.complain("checkpoint was not written", err)
 	}
+	if err == nil {
+		clear(k.told)
+	}
 	if err == nil || noSpace(err) && k.dir.Failed() == nil {
 		k.removeAll(removals)
 		return
@@ -111,7 +117,10 @@ func (k *keeper) save() {
 // trusted.
 func (k *keeper) complain(msg string, err error) {
 	if noDescriptors(err) || noSpace(err) && !errors.Is(err, errSync) {
-		k.dir.opts.Logger.Warn(msg, slog.Any("err", err)) //nolint:sloglint // msg is constant in every call
+		if !k.told[msg] {
+			k.told[msg] = true
+			k.dir.opts.Logger.Warn(msg, slog.Any("err", err)) //nolint:sloglint // msg is constant in every call
+		}
 		return
 	}
 	k.dir.fail(err)

@@ -14,6 +14,7 @@ const (
 	logsDir       = "logs"
 	trashDir      = "trash"
 	quarantineDir = "quarantine"
+	ballastFile   = "BALLAST"
 
 	partitionFile = "partition"
 	logSuffix     = ".log"

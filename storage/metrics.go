@@ -27,6 +27,9 @@ type metrics struct {
 	diskTotal     prometheus.Gauge
 	diskFree      prometheus.Gauge
 	clockUnsteady prometheus.Gauge
+	diskLow       prometheus.Gauge
+	diskFull      prometheus.Gauge
+	ballast       prometheus.Gauge
 	scrubBytes    prometheus.Counter
 	scrubBatches  prometheus.Counter
 	scrubDamages  prometheus.Counter
@@ -82,6 +85,9 @@ func newMetrics(r prometheus.Registerer, unflushed func() float64) *metrics {
 		scrubBatches:  counter("scrub_batches_total", "Batches of sealed segments that were read again and hold."),
 		scrubDamages:  counter("scrub_damages_total", "Damages that were found in sealed segments and their indexes by reading them again; each is counted once in a run of the server."),
 		scrubPass:     gauge("scrub_last_pass_timestamp_seconds", "When all sealed segments had been read again, as Unix time; 0 before the first time."),
+		diskLow:       gauge("disk_low_water_bytes", "Free room below which records are refused."),
+		diskFull:      gauge("full", "0 while records are taken, 1 while they are refused for lack of room, 2 when half of the reserve is gone, too."),
+		ballast:       gauge("ballast_bytes", "Room set aside that is given back when the disk is full."),
 		unflushed: prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Namespace: "leat", Subsystem: "storage", Name: "page_cache_unflushed_bytes",
 			Help: "Bytes of page-cache-mode logs that no flush has covered yet.",
@@ -90,7 +96,8 @@ func newMetrics(r prometheus.Registerer, unflushed func() float64) *metrics {
 	if r != nil {
 		r.MustRegister(m.flushRounds, m.flushSeconds, m.flushFiles, m.flushSyncAlls, m.writes, m.bytes, m.batches, m.rolls, m.recoveries,
 			m.cutBytes, m.rebuilt, m.checkpoints, m.openFiles, m.maxFiles, m.mappings, m.unflushed, m.writeSeconds, m.logBytes, m.segments,
-			m.diskTotal, m.diskFree, m.clockUnsteady, m.scrubBytes, m.scrubBatches, m.scrubDamages, m.scrubPass)
+			m.diskTotal, m.diskFree, m.clockUnsteady, m.scrubBytes, m.scrubBatches, m.scrubDamages, m.scrubPass,
+			m.diskLow, m.diskFull, m.ballast)
 	}
 	return m
 }

@@ -63,7 +63,7 @@ func (d *Dir) preallocate(seg *segment, h *handle, need int64, cfg *Config, nowM
 		return
 	}
 	step := preallocStep(seg.size, seg.allocated, need, seg.rate.bytes(nowMillis), cfg.SegmentBytes, d.slack.Load(), d.free.Load())
-	if step == 0 {
+	if step == 0 || !d.room.reserve(step) {
 		return
 	}
 	err := h.Allocate(seg.allocated, step)

@@ -173,13 +173,20 @@ func (k *keeper) discardSegment(l *Log, s *segment) (trash []string, err error) 
 		name := s.stem + suffix
 		aside := k.dir.path(trashDir, asideName(l.id.dirName()+"."+filepath.Base(name), k.dir.opts.Now()))
 		err := k.dir.opts.FS.Rename(name, aside)
+		if noSpace(err) {
+			// Not even a name fits: it goes at once.
+			err = k.dir.opts.FS.Remove(name)
+			aside = ""
+		}
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
 		if err != nil {
 			return trash, fmt.Errorf("remove %s: %w", name, err)
 		}
-		trash = append(trash, aside)
+		if aside != "" {
+			trash = append(trash, aside)
+		}
 	}
 	return trash, nil
 }
