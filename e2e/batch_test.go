@@ -172,25 +172,33 @@ func stored(t testing.TB, p []byte) []batch {
 	return all
 }
 
-// values decodes the records of the batch and returns their values.
-func (b batch) values(t testing.TB) []string {
+// records decodes the records of the batch.
+func (b batch) records(t testing.TB) []kmsg.Record {
 	t.Helper()
 	body, err := kgo.DefaultDecompressor().Decompress(b[batchHeader:], kgo.CompressionCodecType(b[atAttributes+1]&7))
 	if err != nil {
 		t.Fatal(err)
 	}
-	var out []string
-	for range b.count() {
+	out := make([]kmsg.Record, b.count())
+	for i := range out {
 		length, n := binary.Varint(body)
 		if n <= 0 || int(length)+n > len(body) {
 			t.Fatalf("batch at offset %d: a record is cut", b.base())
 		}
-		var r kmsg.Record
-		if err := r.ReadFrom(body[:int(length)+n]); err != nil {
+		if err := out[i].ReadFrom(body[:int(length)+n]); err != nil {
 			t.Fatal(err)
 		}
-		out = append(out, string(r.Value))
 		body = body[int(length)+n:]
+	}
+	return out
+}
+
+// values decodes the records of the batch and returns their values.
+func (b batch) values(t testing.TB) []string {
+	t.Helper()
+	var out []string
+	for _, r := range b.records(t) {
+		out = append(out, string(r.Value))
 	}
 	return out
 }

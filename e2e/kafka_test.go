@@ -64,7 +64,11 @@ func (s *server) wire() *wire {
 		s.t.Fatal(err)
 	}
 	s.t.Cleanup(func() { _ = nc.Close() })
-	return &wire{t: s.t, nc: nc, r: bufio.NewReaderSize(nc, 64<<10)}
+	return newWire(s.t, nc)
+}
+
+func newWire(t testing.TB, nc net.Conn) *wire {
+	return &wire{t: t, nc: nc, r: bufio.NewReaderSize(nc, 64<<10)}
 }
 
 // send writes a request and returns its correlation id.
@@ -237,9 +241,7 @@ func (w *wire) end(topic string, partition int32) int64 {
 	return offset
 }
 
-// create makes a topic over the Kafka door and returns the code of the answer.
-func (w *wire) create(name string, partitions int32, replicas int16, configs ...string) (int16, string) {
-	w.t.Helper()
+func createRequest(name string, partitions int32, replicas int16, configs ...string) *kmsg.CreateTopicsRequest {
 	req := kmsg.NewPtrCreateTopicsRequest()
 	req.Version, req.TimeoutMillis = 7, 30_000
 	t := kmsg.NewCreateTopicsRequestTopic()
@@ -250,7 +252,13 @@ func (w *wire) create(name string, partitions int32, replicas int16, configs ...
 		t.Configs = append(t.Configs, c)
 	}
 	req.Topics = append(req.Topics, t)
-	topics := w.call(req).(*kmsg.CreateTopicsResponse).Topics
+	return req
+}
+
+// create makes a topic over the Kafka door and returns the code of the answer.
+func (w *wire) create(name string, partitions int32, replicas int16, configs ...string) (int16, string) {
+	w.t.Helper()
+	topics := w.call(createRequest(name, partitions, replicas, configs...)).(*kmsg.CreateTopicsResponse).Topics
 	if len(topics) != 1 {
 		w.t.Fatalf("create topics: answer %+v, want one topic", topics)
 	}

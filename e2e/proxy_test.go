@@ -19,9 +19,18 @@ type proxy struct {
 	mu   struct {
 		sync.Mutex
 		target string
+		deaf   bool // nothing of what clients send is kept
 		taps   []*lockedBuffer
 		conns  map[net.Conn]struct{}
 	}
+}
+
+// forgetful has the proxy keep nothing of what clients send.
+func (p *proxy) forgetful() *proxy {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.mu.deaf = true
+	return p
 }
 
 // newProxy listens until the test ends. Give its address to --kafka-advertise, and the server's to point.
@@ -64,9 +73,14 @@ func (p *proxy) point(target string) {
 func (p *proxy) serve(client net.Conn) {
 	defer p.forget(client)
 	tap := &lockedBuffer{}
+	sink := io.Writer(tap)
 	p.mu.Lock()
 	target := p.mu.target
-	p.mu.taps = append(p.mu.taps, tap)
+	if p.mu.deaf {
+		sink = io.Discard
+	} else {
+		p.mu.taps = append(p.mu.taps, tap)
+	}
 	p.mu.conns[client] = struct{}{}
 	p.mu.Unlock()
 	server, err := net.Dial("tcp", target)
@@ -82,7 +96,7 @@ func (p *proxy) serve(client net.Conn) {
 		_, _ = io.Copy(client, server) // it ends when either side goes
 		_ = client.Close()
 	})
-	_, _ = io.Copy(io.MultiWriter(server, tap), client)
+	_, _ = io.Copy(io.MultiWriter(server, sink), client)
 	_ = server.Close()
 	back.Wait()
 }
