@@ -317,7 +317,7 @@ type checkCmd struct {
 // of it is damage.
 func (c *checkCmd) Run(ctx context.Context, stdio cli.IO) error {
 	told := time.Now()
-	report, err := storage.Check(ctx, storage.CheckOptions{Path: c.Dir, Records: c.Records, Meta: checkMeta, Progress: func(p storage.CheckProgress) {
+	report, err := storage.Check(ctx, storage.CheckOptions{Path: c.Dir, Records: c.Records, Meta: inspect, Progress: func(p storage.CheckProgress) {
 		if c.Progress && time.Since(told) >= time.Second {
 			told = time.Now()
 			_, _ = fmt.Fprintf(stdio.Err, "leat: checked %d of %d MiB\n", p.Done>>20, p.Total>>20)
@@ -337,8 +337,8 @@ func (c *checkCmd) Run(ctx context.Context, stdio cli.IO) error {
 	return nil
 }
 
-func checkMeta(ctx context.Context, dir string) error {
-	return meta.Check(ctx, meta.Options{FS: disk.OS, Dir: dir, Logger: slog.New(slog.DiscardHandler)})
+func inspect(ctx context.Context, dir string) (*storage.Metadata, error) {
+	return broker.Inspect(ctx, disk.OS, dir)
 }
 
 func (c *checkCmd) print(out io.Writer, r *storage.Report) error {

@@ -127,25 +127,29 @@ func startKey(id storage.ID) []byte {
 	return binary.BigEndian.AppendUint32(topicStarts(id.Topic), uint32(id.Partition))
 }
 
+// parseStart reads a key and value that say where a log begins.
+func parseStart(key, value []byte) (id storage.ID, start int64, ok bool) {
+	key = key[len(startPrefix):]
+	if len(key) != 20 || len(value) != 8 {
+		return id, 0, false
+	}
+	id = storage.ID{Topic: TopicID(key[:16]), Partition: int32(binary.BigEndian.Uint32(key[16:]))}
+	start = int64(binary.BigEndian.Uint64(value))
+	return id, start, start >= 0
+}
+
 // readStarts reads the starts of all partitions, and removes those of topics
 // that a crash let go before their starts.
 func (b *Broker) readStarts() (map[storage.ID]int64, error) {
-	starts, gone := map[storage.ID]int64{}, map[TopicID]bool{}
-	state := b.proposer.State()
-	err := b.db.Scan(startPrefix, func(key, value []byte) error {
-		key = key[len(startPrefix):]
-		if len(key) != 20 || len(value) != 8 {
-			return &meta.CorruptError{Path: b.dir.MetaPath(), Err: fmt.Errorf("start of a log: %d bytes for %d", len(value), len(key))}
-		}
-		id := storage.ID{Topic: TopicID(key[:16]), Partition: int32(binary.BigEndian.Uint32(key[16:]))}
-		starts[id] = int64(binary.BigEndian.Uint64(value))
+	starts, err := scanStarts(b.db, b.dir.MetaPath())
+	if err != nil {
+		return nil, err
+	}
+	gone, state := map[TopicID]bool{}, b.proposer.State()
+	for id := range starts {
 		if state.Topic(id.Topic) == nil {
 			gone[id.Topic] = true
 		}
-		return nil
-	})
-	if err != nil {
-		return nil, fmt.Errorf("read the starts of logs: %w", err)
 	}
 	b.forgetStarts(gone)
 	return starts, nil

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -23,12 +22,31 @@ type CheckOptions struct {
 	// Records has every record of every batch looked at, too, which expands
 	// what is compressed.
 	Records bool
-	// Meta checks the metadata store in the given directory, which is not this
-	// package's; its error is a finding. nil leaves the store out.
-	Meta func(ctx context.Context, dir string) error
+	// Meta reads the metadata store in the given directory, which is not this
+	// package's. nil leaves the store out. The error is Check's.
+	Meta func(ctx context.Context, dir string) (*Metadata, error)
 	// Progress is called after every MiB or so that was read, and at the end;
 	// nil for none.
 	Progress func(CheckProgress)
+}
+
+// Metadata is what the metadata store says of the logs.
+type Metadata struct {
+	// Findings are what is wrong with the store itself.
+	Findings []Finding
+	// Known says that the rest could be read.
+	Known bool
+	// Logs are those that there are, with what the store has of each.
+	Logs map[ID]LogMetadata
+	// Dying are topics that were deleted and whose logs may still be there.
+	Dying map[TopicID]bool
+}
+
+// LogMetadata is what the metadata store says of one log.
+type LogMetadata struct {
+	Topic       string
+	Start       int64 // the first offset; 0 if it was never raised
+	LeaderEpoch int32 // the newest; no batch has a higher one
 }
 
 // CheckProgress says how far a check is, in bytes of .log files.
@@ -172,6 +190,7 @@ type checker struct {
 
 	report      *Report
 	checkpoint  checkpoint
+	metadata    Metadata
 	done, total int64
 	told        int64 // done when Progress was called last
 }
@@ -248,7 +267,7 @@ func (c *checker) identity() error {
 	return nil
 }
 
-// meta has the metadata store checked; only ctx's error is not a finding.
+// meta has the metadata store checked.
 func (c *checker) meta() error {
 	if c.o.Meta == nil {
 		return nil
@@ -261,12 +280,17 @@ func (c *checker) meta() error {
 		c.found(Damage, dir, -1, "the metadata is missing, but logs/ is not empty")
 		return nil
 	}
-	if err := c.o.Meta(c.ctx, dir); err != nil {
+	m, err := c.o.Meta(c.ctx, dir)
+	if err != nil {
 		if c.ctx.Err() != nil {
 			return context.Cause(c.ctx)
 		}
-		c.found(Damage, dir, -1, "the metadata does not hold: %v", err)
+		return fmt.Errorf("check the metadata: %w", err)
 	}
+	for _, f := range m.Findings {
+		c.found(f.Severity, f.Path, f.Pos, "%s", f.What)
+	}
+	c.metadata = *m
 	return nil
 }
 
@@ -387,7 +411,9 @@ func (c *checker) logs() error {
 		}
 		there[id] = true
 		c.report.Partitions++
-		c.log(id)
+		if c.expected(id) {
+			c.log(id)
+		}
 	}
 	c.absent(there)
 	return c.ctx.Err()
@@ -408,22 +434,4 @@ func (c *checker) logBytes(name string) (n int64) {
 		}
 	}
 	return n
-}
-
-// absent tells of partitions that the checkpoint knows and that have no
-// directory. After an unclean stop they may have been deleted.
-func (c *checker) absent(there map[ID]bool) {
-	ids := slices.SortedFunc(maps.Keys(c.checkpoint.records), compareIDs)
-	for _, id := range ids {
-		r := c.checkpoint.records[id]
-		if there[id] {
-			continue
-		}
-		severity := Warning
-		if c.report.Clean && r.recoveryOffset > r.logStart {
-			severity = Damage
-		}
-		c.found(severity, c.root.logPath(id), -1, "the partition's directory is missing; it had the records from offset %d to %d",
-			r.logStart, r.recoveryOffset-1)
-	}
 }

@@ -538,9 +538,9 @@ func TestCheckAsksForMeta(t *testing.T) {
 	}
 	setFile(t, m, path.Join(d.MetaPath(), "table"), []byte("x"))
 	var asked string
-	r, err := Check(t.Context(), CheckOptions{FS: m, Path: "/data", Meta: func(_ context.Context, dir string) error {
+	r, err := Check(t.Context(), CheckOptions{FS: m, Path: "/data", Meta: func(_ context.Context, dir string) (*Metadata, error) {
 		asked = dir
-		return errors.New("torn table")
+		return &Metadata{Findings: []Finding{{Severity: Damage, Path: dir, Pos: -1, What: "torn table"}}}, nil
 	}})
 	if err != nil {
 		t.Fatal(err)

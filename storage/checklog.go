@@ -21,15 +21,19 @@ type logCheck struct {
 	segs  []*segmentCheck
 	// damaged says that records of the log are known to be lost or damaged.
 	damaged bool
-	epoch   int32 // of the batch before
+	epochs  epochCheck
 }
 
 // log looks at one partition's directory.
 func (c *checker) log(id ID) {
-	l := &logCheck{checker: c, id: id, dir: c.root.logPath(id), epoch: -1}
+	l := &logCheck{checker: c, id: id, dir: c.root.logPath(id)}
 	l.rec, l.known = c.checkpoint.records[id]
 	if l.known {
 		l.start = l.rec.logStart
+	}
+	if m, ok := c.metadata.Logs[id]; ok {
+		l.start = max(l.start, m.Start)
+		l.epochs.limit, l.epochs.limited = m.LeaderEpoch, true
 	}
 	if !l.list() {
 		return
@@ -201,6 +205,8 @@ func (l *logCheck) segments() {
 		if !l.damaged {
 			l.damage(last.seg.logPath(), last.size, "%s are missing", records(from, l.rec.recoveryOffset))
 		}
+	case last.end < l.start && l.report.Clean:
+		l.damage(last.seg.logPath(), last.size, "the log ends at offset %d, below its start %d", last.end, l.start)
 	case last.end < l.start:
 		l.found(Warning, last.seg.logPath(), last.size, "the log ends at offset %d, below its start %d; the next start begins it anew there", last.end, l.start)
 	case l.report.Clean && l.known && last.end > l.rec.recoveryOffset:

@@ -59,6 +59,7 @@ func (s *segmentCheck) check(i int) {
 		defer done()
 		w.entries[kind] = e
 	}
+	s.epochs.begin()
 	w.run()
 	s.progress(max(s.size-w.file.counted, 0))
 	s.end, s.torn = w.at.next, w.torn
@@ -70,6 +71,7 @@ func (s *segmentCheck) check(i int) {
 	for _, e := range w.entries {
 		e.finish(w.broken)
 	}
+	s.epochs.tell(s.logCheck)
 }
 
 // batchCheck goes through the batches of a segment.
@@ -142,10 +144,7 @@ func (w *batchCheck) batch(b record.Batch) {
 	for _, e := range w.entries {
 		e.batch(rel, uint32(pos), w.seg.maxTimestamp, w.broken)
 	}
-	if b.LeaderEpoch() < w.epoch {
-		w.damage(w.seg.logPath(), pos+12, "the leader epoch falls from %d to %d at offset %d", w.epoch, b.LeaderEpoch(), b.BaseOffset())
-	}
-	w.epoch = max(w.epoch, b.LeaderEpoch())
+	w.epochs.batch(w.seg.logPath(), pos, b)
 	if w.o.Records {
 		if _, err := record.CheckStored(b, maxStoredExpanded); err != nil {
 			w.damage(w.seg.logPath(), pos, "the records of the batch at offset %d cannot be read: %v", b.BaseOffset(), err)
@@ -172,7 +171,27 @@ func (w *batchCheck) mark() {
 		w.damage(path, w.rec.recoveryPos, "the checkpoint has offset %d here, the log has offset %d at byte %d",
 			w.rec.recoveryOffset, w.at.next, w.at.pos)
 	case w.seg.crc != w.rec.logCRC:
-		w.damage(path, 0, "the first %d bytes do not match their checksum in the checkpoint: something has changed that the batches' own checksums do not cover", w.at.pos)
+		w.changed(w.at.pos, w.seg.crc^w.rec.logCRC, "the checkpoint")
+	}
+}
+
+// changed tells that the first size bytes, of which every batch holds, do not
+// match the checksum that from has of them, and where they have changed if it is
+// one bit.
+func (w *batchCheck) changed(size int64, difference uint32, from string) {
+	if w.epochs.found {
+		return // it was told by another checksum
+	}
+	w.epochs.found = true
+	path := w.seg.logPath()
+	f, ok, err := findFlip(w.file, w.seg, size, difference)
+	switch {
+	case err != nil:
+		w.unreadableAt(err)
+	case ok:
+		w.damage(path, f.pos, "the leader epoch of the batch at offset %d is not what was written, by the checksum of the file in %s", f.offset, from)
+	default:
+		w.damage(path, 0, "the first %d bytes do not match their checksum in %s: something has changed that the batches' own checksums do not cover", size, from)
 	}
 }
 
@@ -198,7 +217,6 @@ func (w *batchCheck) tail(rest int64) {
 
 // seals holds the finished segment against its seals.
 func (w *batchCheck) seals() {
-	path := w.seg.logPath()
 	for kind := range w.state {
 		h := &w.heads[kind]
 		if w.state[kind] != indexSealed {
@@ -210,7 +228,7 @@ func (w *batchCheck) seals() {
 			w.found(Warning, name, 16, "the seal says that the segment ends at offset %d and byte %d, it ends at offset %d and byte %d",
 				h.next, h.logBytes, w.at.next, w.at.pos)
 		case h.logCRC != w.seg.crc:
-			w.damage(path, 0, "the file does not match its checksum in %s: something has changed that the batches' own checksums do not cover", name)
+			w.changed(w.at.pos, w.seg.crc^h.logCRC, name)
 		case h.maxTimestamp != w.seg.maxTimestamp || h.flags&producersFlag != 0 != w.seg.producers:
 			w.found(Warning, name, 0, "the seal does not describe what is in the log")
 		}

@@ -8,45 +8,139 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
+	"path"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 
 	"leat/storage/disk"
 )
 
+// Damage is something in the store that is not as it was written.
+type Damage struct {
+	// Path is the file, or the directory where no file can be named, and Pos
+	// the byte in it, -1 where no place is known.
+	Path string
+	Pos  int64
+	Err  error
+	// Harmless says that nothing is lost by it: the next start does without.
+	Harmless bool
+}
+
 // Check reads everything in the store in o.Dir, which no server has open, and
-// changes nothing. It is nil for a store that holds and for none, *CorruptError
-// with the file for the first damage, ctx's error, or one of the operating
-// system (disk.ErrLocked when a process has the store).
-func Check(ctx context.Context, o Options) error {
+// changes nothing. It lists what does not hold: every damaged WAL, manifest and
+// options file with the place, and the first of the tables. use, if it is not
+// nil, gets the store to read if it opens; its error is Check's. Other errors
+// are ctx's, and those of the operating system (disk.ErrLocked when a process
+// has the store).
+func Check(ctx context.Context, o Options, use func(*DB) error) ([]Damage, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	names, err := o.FS.List(o.Dir)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+		return nil, nil
 	}
 	if err != nil {
-		return fmt.Errorf("check metadata store: %w", err)
+		return nil, fmt.Errorf("check metadata store: %w", err)
 	}
-	if len(names) == 0 {
-		return nil
+	if !slices.ContainsFunc(names, isMarker) && !slices.ContainsFunc(names, isTable) {
+		return nil, nil // its making was cut short, or there is none
 	}
 	db := &DB{dir: o.Dir, logger: o.Logger, failed: make(chan struct{})}
 	fsys := &pebbleFS{FS: readOnlyFS{o.FS}}
-	if !slices.ContainsFunc(names, isMarker) && !slices.ContainsFunc(names, isTable) {
-		return nil // its making was cut short
+	damages, err := checkFiles(ctx, o, names)
+	if err != nil {
+		return nil, err
 	}
 	if err := db.unlessFailed(func() error { return db.open(fsys, true) }); err != nil {
-		return openError(o.Dir, fsys, err)
+		return addDamage(damages, openError(o.Dir, fsys, err))
 	}
-	err = db.unlessFailed(func() error { return errors.Join(db.verify(ctx), db.pebble.Close()) })
-	if err == nil || ctx.Err() != nil {
-		return ctx.Err()
+	if err := db.unlessFailed(func() error { return db.verify(ctx) }); err != nil {
+		if ctx.Err() == nil {
+			damages, err = addDamage(damages, openError(o.Dir, fsys, err))
+		}
+		_ = db.unlessFailed(db.pebble.Close) // only read; it fails for the damage that was found
+		return damages, err
 	}
-	return openError(o.Dir, fsys, err)
+	if use != nil {
+		err = use(db)
+	}
+	return damages, errors.Join(err, db.unlessFailed(db.pebble.Close))
 }
+
+// addDamage adds the damage that Pebble has met, unless something worse than
+// harmless is known of its file. Another error is returned.
+func addDamage(damages []Damage, err error) ([]Damage, error) {
+	damaged, ok := errors.AsType[*CorruptError](err)
+	if !ok {
+		return damages, err
+	}
+	if slices.ContainsFunc(damages, func(d Damage) bool { return d.Path == damaged.Path && !d.Harmless }) {
+		return damages, nil
+	}
+	return append(damages, Damage{Path: damaged.Path, Pos: -1, Err: damaged.Err}), nil
+}
+
+// checkFiles looks at the files that Pebble reads less strictly than a check
+// must. The error is ctx's.
+func checkFiles(ctx context.Context, o Options, names []string) (damages []Damage, err error) {
+	for _, name := range names {
+		c := &chunkCheck{path: path.Join(o.Dir, name)}
+		number, isLog := strings.CutSuffix(name, ".log")
+		n, err := strconv.ParseUint(number, 10, 64)
+		switch {
+		case strings.HasPrefix(name, "MANIFEST-"):
+			c.manifest = true
+			err = c.run(ctx, o.FS)
+		case isLog && err == nil:
+			c.number = uint32(n)
+			err = c.run(ctx, o.FS)
+		case strings.HasPrefix(name, "OPTIONS-"):
+			err = c.options(o.FS)
+		default:
+			continue
+		}
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		if err != nil {
+			c.found(-1, false, err)
+		}
+		damages = append(damages, c.damages...)
+	}
+	return damages, nil
+}
+
+// maxOptionsBytes bounds the read of the file with Pebble's options.
+const maxOptionsBytes = 1 << 20
+
+// options compares the options file, which has no checksum, with what this
+// version writes.
+func (c *chunkCheck) options(fsys disk.FS) error {
+	f, err := fsys.OpenFile(c.path, os.O_RDONLY)
+	if err != nil {
+		return err
+	}
+	b, err := io.ReadAll(io.NewSectionReader(f, 0, maxOptionsBytes))
+	if err = errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	o := (&DB{}).options(&pebbleFS{FS: fsys}, nil, true)
+	o.EnsureDefaults()
+	want := o.String()
+	if got := string(b); got != want {
+		at := 0
+		for at < min(len(got), len(want)) && got[at] == want[at] {
+			at++
+		}
+		c.found(int64(at), true, errOptions)
+	}
+	return nil
+}
+
+var errOptions = errors.New("it is not what this version writes: changed, or of another version; the next start writes it anew")
 
 func isMarker(name string) bool { return strings.HasPrefix(name, "marker.") }
 func isTable(name string) bool  { return strings.HasSuffix(name, ".sst") }

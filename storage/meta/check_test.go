@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"path"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -79,8 +80,8 @@ func TestCheck(t *testing.T) {
 				return nil
 			}
 		})
-		if err := Check(t.Context(), Options{FS: m, Dir: "/data/db"}); err != nil {
-			t.Errorf("clean %t: %v", clean, err)
+		if damages, err := Check(t.Context(), Options{FS: m, Dir: "/data/db"}, nil); err != nil || len(damages) > 0 {
+			t.Errorf("clean %t: %v, %v", clean, damages, err)
 		}
 		m.SetFault(nil)
 		after := storeFiles(t, m)
@@ -94,18 +95,18 @@ func TestCheck(t *testing.T) {
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		if err := Check(ctx, Options{FS: m, Dir: "/data/db"}); !errors.Is(err, context.Canceled) {
+		if _, err := Check(ctx, Options{FS: m, Dir: "/data/db"}, nil); !errors.Is(err, context.Canceled) {
 			t.Errorf("canceled: %v", err)
 		}
 		db := mustOpen(t, m, "/data/db")
-		if err := Check(t.Context(), Options{FS: m, Dir: "/data/db"}); !errors.Is(err, disk.ErrLocked) {
+		if _, err := Check(t.Context(), Options{FS: m, Dir: "/data/db"}, nil); !errors.Is(err, disk.ErrLocked) {
 			t.Errorf("while it is open: %v", err)
 		}
 		mustClose(t, db)
 	}
 	m := newMem(t)
 	for range 2 {
-		if err := Check(t.Context(), Options{FS: m, Dir: "/data/db"}); err != nil {
+		if damages, err := Check(t.Context(), Options{FS: m, Dir: "/data/db"}, nil); err != nil || len(damages) > 0 {
 			t.Errorf("no store: %v", err)
 		}
 		if err := m.MkdirAll("/data/db"); err != nil {
@@ -114,41 +115,44 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// TestCheckDamage proves that a changed byte in any part of a table that a
-// clean stop left is found, with the file's name, and that changed bytes
-// anywhere else never make Check fail in another way.
+// TestCheckDamage proves that a changed bit anywhere in any file of a store, of
+// one that was stopped cleanly and of one that was not, is found with the file's
+// name, and except in tables with the byte, and that Check fails in no other
+// way. What has a checksum of its own is damage, but for a log's end.
 func TestCheckDamage(t *testing.T) {
-	m := checkStore(t, true)
+	t.Parallel()
 	rng := rand.New(rand.NewPCG(1, 1))
-	for name, content := range storeFiles(t, m) {
-		for range 25 {
+	for _, clean := range []bool{true, false} {
+		m := checkStore(t, clean)
+		for name, content := range storeFiles(t, m) {
 			if content == "" {
-				break
+				continue
 			}
-			p := []byte(content)
-			at := rng.IntN(len(p))
-			p[at] ^= 1 << rng.IntN(8)
-			c := m.CrashClone(1, nil)
-			f, err := c.OpenFile(name, 2)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if _, err := f.WriteAt(p, 0); err != nil {
-				t.Fatal(err)
-			}
-			if err := f.Close(); err != nil {
-				t.Fatal(err)
-			}
-			err = Check(t.Context(), Options{FS: c, Dir: "/data/db"})
-			var damage *CorruptError
-			if err != nil && !errors.As(err, &damage) {
-				t.Errorf("byte %d of %s: %v", at, name, err)
-			}
-			if err == nil && strings.HasSuffix(name, ".sst") {
-				t.Errorf("byte %d of %d of %s is not missed", at, len(p), name)
-			}
-			if err != nil && strings.HasSuffix(name, ".sst") && damage.Path != name {
-				t.Errorf("byte %d of %s: named %s", at, name, damage.Path)
+			for range 60 {
+				p := []byte(content)
+				at := rng.IntN(len(p))
+				p[at] ^= 1 << rng.IntN(8)
+				c := m.CrashClone(1, nil)
+				f, err := c.OpenFile(name, 2)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if _, err := f.WriteAt(p, 0); err != nil {
+					t.Fatal(err)
+				}
+				if err := f.Close(); err != nil {
+					t.Fatal(err)
+				}
+				damages, err := Check(t.Context(), Options{FS: c, Dir: "/data/db"}, nil)
+				if err != nil {
+					t.Fatalf("byte %d of %s: %v", at, name, err)
+				}
+				table := strings.HasSuffix(name, ".sst")
+				if !slices.ContainsFunc(damages, func(d Damage) bool {
+					return d.Path == name && (d.Harmless == strings.Contains(name, "OPTIONS") || len(p) < 20) && (table || d.Pos == int64(at))
+				}) {
+					t.Errorf("clean %t, byte %d of %d of %s: %v", clean, at, len(p), name, damages)
+				}
 			}
 		}
 	}

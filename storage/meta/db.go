@@ -128,6 +128,12 @@ func (db *DB) unlessFailed(fn func() error) error {
 func (db *DB) open(fsys *pebbleFS, readOnly bool) (err error) {
 	cache := pebble.NewCache(cacheBytes)
 	defer cache.Unref()
+	db.pebble, err = pebble.Open(db.dir, db.options(fsys, cache, readOnly))
+	return err
+}
+
+// options are how Pebble is used.
+func (db *DB) options(fsys *pebbleFS, cache *pebble.Cache, readOnly bool) *pebble.Options {
 	o := &pebble.Options{
 		FS:                 fsys,
 		ReadOnly:           readOnly,
@@ -150,8 +156,7 @@ func (db *DB) open(fsys *pebbleFS, readOnly bool) (err error) {
 		},
 	}
 	o.Experimental.FileCacheShards = 1
-	db.pebble, err = pebble.Open(db.dir, o)
-	return err
+	return o
 }
 
 // panicError is a panic of Pebble's as an error: it panics when it cannot
