@@ -3,6 +3,7 @@ package storage
 import (
 	"bufio"
 	"context"
+	"errors"
 	"hash/crc32"
 	"io"
 	"math"
@@ -19,8 +20,9 @@ func itoa(n int64) string { return strconv.FormatInt(n, 10) }
 // reading with ctx.
 type countedReader struct {
 	ctx context.Context // of the one call of Check
-	io.ReaderAt
+	zeroReader
 	*checker
+	size    int64 // of the file
 	counted int64 // how far was counted
 }
 
@@ -29,12 +31,29 @@ func (r *countedReader) ReadAt(p []byte, off int64) (int, error) {
 	if err := r.ctx.Err(); err != nil {
 		return 0, err
 	}
-	n, err := r.ReaderAt.ReadAt(p, off)
-	if more := off + int64(n) - r.counted; more > 0 {
+	n, err := r.zeroReader.ReadAt(p, off)
+	r.count(off + int64(n))
+	return n, err
+}
+
+// NextData looks for the first byte that may not be zero.
+func (r *countedReader) NextData(off int64) (int64, error) {
+	next, err := r.zeroReader.NextData(off)
+	switch {
+	case errors.Is(err, io.EOF):
+		r.count(r.size)
+	case err == nil:
+		r.count(next)
+	}
+	return next, err
+}
+
+// count counts the bytes up to pos.
+func (r *countedReader) count(pos int64) {
+	if more := pos - r.counted; more > 0 {
 		r.counted += more
 		r.progress(more)
 	}
-	return n, err
 }
 
 // check reads the whole .log, compares it with the indexes and the checkpoint,
@@ -51,7 +70,7 @@ func (s *segmentCheck) check(i int) {
 	defer func() { _ = file.Close() }() // only read
 	later := slices.ContainsFunc(s.segs[i+1:], func(n *segmentCheck) bool { return n.sealed })
 	w := &batchCheck{
-		segmentCheck: s, file: &countedReader{ctx: s.ctx, ReaderAt: file, checker: s.checker}, limit: s.size, until: until,
+		segmentCheck: s, file: &countedReader{ctx: s.ctx, zeroReader: file, checker: s.checker, size: s.size}, limit: s.size, until: until,
 		bound: durableUntil(s.seg.base, until, s.sealed, s.seal, later, s.rec, s.known),
 	}
 	for _, kind := range []tableKind{offsetTable, timeTable} {

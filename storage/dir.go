@@ -80,6 +80,9 @@ type Dir struct {
 	identity Identity
 	clean    bool
 	opened   time.Time
+	// synced says that all files that the last run left are durable, names
+	// included. It is set before any log is opened.
+	synced bool
 
 	files   *files
 	tables  *tables
@@ -202,7 +205,32 @@ func (d *Dir) begin() (err error) {
 			return err
 		}
 	}
+	if !d.clean {
+		if err := d.syncLeft(); err != nil {
+			return err
+		}
+	}
 	return nil
+}
+
+// syncLeftLogs is from how many logs on one syncfs is sooner done than a sync
+// of each log that has grown since the last checkpoint.
+const syncLeftLogs = 32
+
+// syncLeft makes durable what a run has left that did not end cleanly, in one
+// go if there is much: what is read in a log may be in the page cache only. An
+// error is final: the kernel tells it once.
+func (d *Dir) syncLeft() error {
+	names, err := d.opts.FS.List(d.path(logsDir))
+	if err != nil || len(names) < syncLeftLogs {
+		return err
+	}
+	err = d.opts.FS.SyncAll(d.opts.Path)
+	if errors.Is(err, disk.ErrUnsupported) {
+		return nil
+	}
+	d.synced = err == nil
+	return syncFault(d.opts.Path, err)
 }
 
 // makeRoot makes the directory itself; fresh says that it was not there or

@@ -137,6 +137,9 @@
 //
 // # After a crash
 //
+//   - Where there are many logs, one syncfs before any is opened makes durable
+//     what is in the page cache only; where there are few, or it is not to be
+//     had, each log that has grown since the checkpoint is synced.
 //   - Segments in front of the one that has the start are not looked at.
 //   - A sealed segment whose .log has the size in the seal is taken as it is.
 //   - Another one is scanned from the checkpoint's position, or from its

@@ -287,13 +287,19 @@ func (r *recovery) removeOrphan(name string) error {
 func (r *recovery) readSeals(f *found) {
 	read := func(kind tableKind) (s seal, ok bool) {
 		path := kind.path(f.seg)
-		if p, err := readHead(r.dir.opts.FS, path); err == nil {
+		if info, err := r.dir.opts.FS.Stat(path); err == nil && info.Size() == 0 {
+			return seal{}, false // of a segment that has begun
+		}
+		p, err := readHead(r.dir.opts.FS, path)
+		if errors.Is(err, fs.ErrNotExist) {
+			return seal{}, false
+		}
+		if err == nil {
 			if s, err = decodeHeader(p, kind.magic()); err == nil && s.base == f.seg.base {
 				return s, s.flags&sealedFlag != 0
 			}
 		}
-		info, err := r.dir.opts.FS.Stat(path)
-		f.torn = f.torn || err == nil && info.Size() > 0
+		f.torn = true
 		return seal{}, false
 	}
 	a, okA := read(offsetTable)
@@ -431,6 +437,11 @@ func (r *recovery) finish() error {
 	} else if r.known && r.rec.activeBase == last.base {
 		// The checkpoint names no segment before its name is durable.
 		last.named = true
+	}
+	if r.dir.synced {
+		for _, f := range r.found {
+			f.seg.named = true
+		}
 	}
 	// Whatever has batches counts as durable from here on, so its name must be.
 	if slices.ContainsFunc(l.mu.segments, func(s *segment) bool { return !s.named && s.size > 0 }) {

@@ -76,39 +76,29 @@ func (r *recovery) scanSegment(i int, bound, next int64) error {
 		// entry were added.
 		s.written.stale = true
 	}
-	h, err := r.dir.files.acquire(s)
-	if err != nil {
-		return err
-	}
-	defer r.dir.files.release(h)
-	from, interval := s.size, r.log.config.Load().IndexInterval
-	if from < f.size {
+	from, end := s.size, scanned{pos: s.size, next: s.next}
+	var h *handle
+	if from < f.size { // else it is not even opened: most logs end where the checkpoint says
+		var err error
+		if h, err = r.dir.files.acquire(s); err != nil {
+			return err
+		}
+		defer r.dir.files.release(h)
 		r.scanning(s)
+		interval := r.log.config.Load().IndexInterval
+		if end, err = scan(h, s, f.size, from, s.next, next, func(b record.Batch) { s.extend(b, interval) }); err != nil {
+			return fmt.Errorf("scan %s: %w", s.logPath(), err)
+		}
+		r.read += end.pos - from
 	}
-	end, err := scan(h, s, f.size, s.size, s.next, next, func(b record.Batch) { s.extend(b, interval) })
-	if err != nil {
-		return fmt.Errorf("scan %s: %w", s.logPath(), err)
-	}
-	r.read += f.size - from
 	// What is missing below the log's start was not to be kept.
 	if end.next < bound && bound > r.start {
 		return &CorruptError{Path: s.logPath(), Pos: end.pos, Err: orElseErr(end.why, missing(end.next, bound))}
 	}
-	if end.pos > from {
-		now := r.dir.opts.Now().UnixMilli()
-		s.lastAppend = now
-		if s.firstAppend == 0 {
-			s.firstAppend = now
-		}
-	}
 	s.allocated = f.size
 	r.dir.slack.Add(s.allocated - s.size)
-	cut, err := r.cutTail(f, h, i+1 < len(r.found))
-	if err != nil {
-		return err
-	}
-	if end.pos > from || cut {
-		if err := r.synced(s.logPath(), h.SyncData()); err != nil {
+	if h != nil {
+		if err := r.keepScanned(i, h, end.pos > from); err != nil {
 			return err
 		}
 	}
@@ -116,6 +106,24 @@ func (r *recovery) scanSegment(i int, bound, next int64) error {
 		return r.setLaterAside(i)
 	}
 	return nil
+}
+
+// keepScanned cuts what is behind the i-th segment's last batch and makes the
+// segment durable; grown says that batches were found that may not be so yet.
+func (r *recovery) keepScanned(i int, h *handle, grown bool) error {
+	s := r.found[i].seg
+	if grown {
+		now := r.dir.opts.Now().UnixMilli()
+		s.lastAppend = now
+		if s.firstAppend == 0 {
+			s.firstAppend = now
+		}
+	}
+	cut, err := r.cutTail(&r.found[i], h, i+1 < len(r.found))
+	if err != nil || !cut && (!grown || r.dir.synced) {
+		return err
+	}
+	return r.synced(s.logPath(), h.SyncData())
 }
 
 func (r *recovery) scanning(s *segment) {
@@ -166,6 +174,7 @@ func (r *recovery) cutTail(f *found, h *handle, inner bool) (cut bool, err error
 		r.dir.metrics.cutBytes.Add(float64(f.size - s.size))
 	case tailCut:
 	}
+	r.read += f.size - s.size
 	if err := h.Truncate(s.size); err != nil {
 		return false, fmt.Errorf("cut %s: %w", s.logPath(), err)
 	}

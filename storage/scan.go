@@ -10,8 +10,12 @@ import (
 )
 
 // scanChunk is how many bytes of a .log are read at a time; a larger batch
-// gets a buffer of its own.
-const scanChunk = 1 << 20
+// gets a buffer of its own. The first read is of scanFirst, because most logs
+// end where the scan begins.
+const (
+	scanChunk = 1 << 20
+	scanFirst = 4 << 10
+)
 
 var scanBuffers = sync.Pool{New: func() any { b := make([]byte, scanChunk); return &b }}
 
@@ -35,9 +39,9 @@ func scan(f io.ReaderAt, s *segment, size, pos, next, until int64, use func(reco
 	chunk := scanBuffers.Get().(*[]byte)
 	defer scanBuffers.Put(chunk)
 	at := scanned{pos: pos, next: next}
-	buf := *chunk
-	for at.pos < size && at.next != until {
-		n := min(int64(len(buf)), size-at.pos)
+	buf, want := *chunk, scanFirst
+	for ; at.pos < size && at.next != until; want = min(16*want, len(buf)) {
+		n := min(int64(want), size-at.pos)
 		if err := readFull(f, buf[:n], at.pos); err != nil {
 			return at, err
 		}
@@ -52,6 +56,7 @@ func scan(f io.ReaderAt, s *segment, size, pos, next, until int64, use func(reco
 				if need > len(buf) {
 					buf = make([]byte, need)
 				}
+				want = max(want, need)
 				break // read again from at.pos
 			}
 			b := record.Batch(rest[:need:need])
@@ -108,19 +113,33 @@ func checkStoredHeader(h record.Batch, s *segment, left, next int64) error {
 	return nil
 }
 
-// allZero says whether [pos, size) of f holds nothing but zeros.
-func allZero(f io.ReaderAt, pos, size int64) (bool, error) {
+// zeroReader is a file that knows where it holds nothing.
+type zeroReader interface {
+	io.ReaderAt
+	NextData(off int64) (int64, error)
+}
+
+// allZero says whether [pos, size) of f holds nothing but zeros. What the file
+// system knows to be zeros, such as what was preallocated, is not read.
+func allZero(f zeroReader, pos, size int64) (bool, error) {
 	chunk := scanBuffers.Get().(*[]byte)
 	defer scanBuffers.Put(chunk)
-	for pos < size {
-		p := (*chunk)[:min(scanChunk, size-pos)]
-		if err := readFull(f, p, pos); err != nil {
+	for want := scanFirst; pos < size; want = min(16*want, scanChunk) {
+		next, err := f.NextData(pos)
+		if errors.Is(err, io.EOF) || err == nil && next >= size {
+			return true, nil
+		}
+		if err != nil {
+			return false, err
+		}
+		p := (*chunk)[:min(int64(want), size-next)]
+		if err := readFull(f, p, next); err != nil {
 			return false, err
 		}
 		if !isZero(p) {
 			return false, nil
 		}
-		pos += int64(len(p))
+		pos = next + int64(len(p))
 	}
 	return true, nil
 }

@@ -90,6 +90,10 @@ type File interface {
 	SyncData() error
 	// Stat describes the file.
 	Stat() (fs.FileInfo, error)
+	// NextData is the first position at or behind off where the file may hold
+	// anything but zeros; io.EOF if nothing follows but zeros or the end. It
+	// reads nothing: where the file system cannot tell it is off itself.
+	NextData(off int64) (int64, error)
 	// Map maps the whole file read-only. An empty file maps to no bytes.
 	Map() (Mapping, error)
 	// OSFile is the file of the operating system for sendfile, or nil when

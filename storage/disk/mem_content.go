@@ -126,6 +126,18 @@ func (c *content) read(b []byte, off int64) int {
 	return len(b)
 }
 
+// nextData is the first position at or behind off in a page that is not all
+// zeros.
+func (c *content) nextData(off int64) (int64, bool) {
+	for i := off / pageSize; i*pageSize < c.size && i < int64(len(c.pages)); i++ {
+		if p := c.pages[i]; p != nil && *p != zeros {
+			next := max(off, i*pageSize)
+			return next, next < c.size
+		}
+	}
+	return 0, false
+}
+
 func (c *content) truncate(size int64, room *space) {
 	if size < c.size {
 		for i := int64(len(c.pages)) - 1; i*pageSize >= size && i >= 0; i-- {

@@ -134,6 +134,23 @@ func (f *memFile) Allocate(off, n int64) error {
 	return pathError("fallocate", f.name, err)
 }
 
+func (f *memFile) NextData(off int64) (int64, error) {
+	_, err := f.begin(OpRead, off, 0)
+	if err == nil && off < 0 {
+		err = syscall.ENXIO
+	}
+	if err != nil {
+		return 0, pathError("lseek", f.name, err)
+	}
+	f.mem.mu.RLock()
+	defer f.mem.mu.RUnlock()
+	next, ok := f.node.nextData(off)
+	if !ok {
+		return 0, io.EOF
+	}
+	return next, nil
+}
+
 func (f *memFile) Sync() error     { return f.sync(OpSync, "fsync") }
 func (f *memFile) SyncData() error { return f.sync(OpSyncData, "fdatasync") }
 

@@ -13,7 +13,7 @@ type OpKind uint8
 // a caller could do anything about.
 const (
 	OpOpen     OpKind = iota + 1 // also creates or truncates, as the flags say
-	OpRead                       // ReadAt
+	OpRead                       // ReadAt, NextData
 	OpWrite                      // WriteAt, WriteVec
 	OpTruncate                   // Off is the new size
 	OpAllocate

@@ -89,6 +89,26 @@ func (f *osFile) Allocate(off, n int64) error {
 	})
 }
 
+func (f *osFile) NextData(off int64) (int64, error) {
+	next := off
+	err := control(f.conn, "lseek", f.Name(), func(fd int) error {
+		pos, err := unix.Seek(fd, off, unix.SEEK_DATA)
+		switch {
+		case errors.Is(err, unix.ENXIO) && off >= 0:
+			return io.EOF
+		case errors.Is(err, unix.EINVAL) && off >= 0, errors.Is(err, unix.EOPNOTSUPP):
+			return nil
+		case err == nil:
+			next = pos
+		}
+		return err
+	})
+	if errors.Is(err, io.EOF) {
+		return 0, io.EOF
+	}
+	return next, err
+}
+
 func (f *osFile) SyncData() error {
 	return control(f.conn, "fdatasync", f.Name(), unix.Fdatasync)
 }
