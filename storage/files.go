@@ -6,6 +6,7 @@ import (
 	"os"
 	"sync"
 	"syscall"
+	"time"
 
 	"leat/storage/disk"
 )
@@ -128,6 +129,20 @@ func (f *files) acquire(s *segment) (*handle, error) {
 	f.mu.Unlock()
 	closeAll(extra)
 	return h, nil
+}
+
+// acquireInTime is acquire for those who hold no lock: without a descriptor it
+// tries again for a little more than a second, because those that appends hold
+// are given back with the next flush, which is that far away at most.
+func (f *files) acquireInTime(s *segment) (*handle, error) {
+	for pause := minPause; ; pause *= 2 {
+		h, err := f.acquire(s)
+		if !noDescriptors(err) || pause > maxPause {
+			return h, err
+		}
+		timer := time.NewTimer(pause)
+		<-timer.C
+	}
 }
 
 // open opens the segment's .log.

@@ -87,6 +87,8 @@ func (q *queue) pass() *pending {
 // lead writes p and those behind it, and hands the lead on.
 func (l *Log) lead(p *pending) {
 	members := l.queue.take(p)
+	held := l.ready()
+	defer l.dir.files.release(held)
 	if fatal := l.writeAll(members); fatal != nil {
 		// Before the next one leads: nothing may be written behind bytes that
 		// could not be cut off.
@@ -98,6 +100,20 @@ func (l *Log) lead(p *pending) {
 	for _, m := range members[1:] {
 		m.turn <- false
 	}
+}
+
+// ready opens the active segment's file, if that is not open, before writing is
+// locked, because it may have to wait for a descriptor; nil if there is none or
+// the segment has ended meanwhile, which the write will see for itself.
+func (l *Log) ready() *handle {
+	l.mu.RLock()
+	seg := l.activeLocked()
+	l.mu.RUnlock()
+	h, err := l.dir.files.acquireInTime(seg)
+	if err != nil {
+		return nil
+	}
+	return h
 }
 
 // writeAll gives each batch its place, or its error. fatal is for the

@@ -39,7 +39,7 @@ func (l *Log) read(from int64, maxBytes int, upTo int64) (record.Section, error)
 	if err != nil || !found {
 		return nil, err
 	}
-	h, err := l.dir.files.acquire(v.seg)
+	h, err := l.dir.files.acquireInTime(v.seg)
 	if err != nil {
 		return nil, err
 	}
