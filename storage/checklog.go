@@ -66,6 +66,8 @@ func (l *logCheck) list() bool {
 			described = true
 			l.description(path)
 		case name == swapFile || name == swapFile+tmpSuffix: // told already
+		case strings.HasSuffix(name, snapshotSuffix):
+			l.snapshot(path, name)
 		case !ok:
 			l.found(Warning, path, -1, "it is nothing of Leat's")
 		case dead(base, gen): // goes with COMPACT
@@ -106,6 +108,25 @@ func (l *logCheck) swap(names []string) (dead func(base int64, gen uint32) bool)
 		dead = noneDead
 	}
 	return dead
+}
+
+// snapshot reads one of what is known of idempotent producers.
+func (l *logCheck) snapshot(path, name string) {
+	next, ok := parseSnapshotName(name)
+	if !ok {
+		l.found(Warning, path, -1, "it is nothing of Leat's")
+		return
+	}
+	b, err := readFile(l.fs, path, maxSnapshotBytes)
+	if err == nil {
+		_, err = decodeSnapshot(b, next)
+	}
+	switch {
+	case errors.Is(err, errFileTooLarge), errors.Is(err, errBadSnapshot):
+		l.found(Warning, path, 0, "what was known of idempotent producers does not hold, the next start reads the log instead: %v", err)
+	case err != nil:
+		l.unreadable(path, err)
+	}
 }
 
 func isLive(live map[int64]uint32, base int64, gen uint32) bool {

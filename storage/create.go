@@ -194,8 +194,9 @@ func (d *Dir) holdsRecords(name string) bool {
 	}
 	for _, f := range files {
 		_, _, suffix, ok := parseSegmentName(f)
+		_, state := parseSnapshotName(f)
 		switch {
-		case f == partitionFile:
+		case f == partitionFile || state:
 		case ok && suffix != logSuffix: // without a .log it means nothing
 		default:
 			if info, err := d.opts.FS.Stat(d.path(logsDir, name, f)); err != nil || info.IsDir() || info.Size() > 0 {

@@ -414,6 +414,11 @@ func (d *Dir) settle(logs []*Log) error {
 	if err := errors.Join(d.Failed(), d.keeper.checkpoint(), d.Failed()); err != nil {
 		return err
 	}
+	for _, l := range logs {
+		if err := l.snapshotAtStop(); err != nil {
+			return err
+		}
+	}
 	d.keeper.removeAll(d.keeper.takeRemovals())
 	return d.Failed()
 }

@@ -21,6 +21,7 @@
 //	    <base>-<gen>.index       offset → position
 //	    <base>-<gen>.timeindex   time → offset
 //	    COMPACT                  only while segments are rewritten
+//	    <offset>.snap            idempotent producers as of that offset
 //	trash/                   deleted logs and segments on their way out
 //	quarantine/              what was set aside; nothing is ever removed here
 //
@@ -93,6 +94,22 @@
 // undone and its request fails (appends), or is done again later (checkpoints,
 // seals, removals, which need no room: a segment that cannot be moved into the
 // trash is removed where it is).
+//
+// # Idempotent producers
+//
+// Their state is a fold over the log's batches. A snapshot of it, snapshot.go has
+// the format, is taken at a segment's end, after 256 MiB of their batches and at
+// a clean stop, if any wrote since the last one, and written once all before it
+// is durable. The newest two are kept, and none is of an offset past the log's
+// end: such go before anything is appended. Nothing refers to a snapshot. One
+// that is missing or does not hold costs reading: a start takes the newest that
+// holds and reads the headers of the batches behind it.
+//
+// A producer is remembered for ProducerExpiration after its last write by the
+// broker's clock, over restarts, and also when its batches were deleted: segments
+// go only when there is a snapshot behind them. Without that, which is so on a
+// full disk, and for who is not remembered, any sequence will do. Should the wall
+// clock have gone back over a restart, the time counts from the restart.
 //
 // # The start
 //

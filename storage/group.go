@@ -311,6 +311,9 @@ func (g *group) publish(h *handle) {
 	grown := seg.tail
 	for _, m := range g.members {
 		l.writing.producers.record(m.sequence(), g.now)
+		if m.Batch.ProducerID() >= 0 {
+			l.writing.unsaved += int64(len(m.Batch))
+		}
 		grown.extend(m.Batch, m.cfg.IndexInterval)
 	}
 	l.mu.Lock()
@@ -336,6 +339,9 @@ func (g *group) publish(h *handle) {
 	l.mu.end = seg.next
 	l.mu.changed = true
 	l.mu.Unlock()
+	if l.writing.unsaved >= snapshotTraffic {
+		l.takeSnapshot(grown.next)
+	}
 	l.dir.metrics.logBytes.Add(float64(g.bytes))
 	l.dir.files.release(h)
 }

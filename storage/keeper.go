@@ -17,8 +17,9 @@ const (
 )
 
 // keeper is the one goroutine of a directory that writes what nobody waits
-// for: it seals segments that have ended, writes checkpoints, removes segments
-// below their log's start, and ends segments whose time is over.
+// for: it seals segments that have ended, writes checkpoints and what is known
+// of idempotent producers, removes segments below their log's start, and ends
+// segments whose time is over.
 type keeper struct {
 	dir  *Dir
 	wake chan struct{}
@@ -27,6 +28,8 @@ type keeper struct {
 		sync.Mutex
 		seals    []sealRequest // in the order in which the segments ended
 		removals []removal
+		// snapshots are logs that have one to write; each is in it once at most.
+		snapshots []*Log
 	}
 	bytes atomic.Int64 // appended since the last checkpoint
 	// told are the troubles that pass by of which the log has a line; they are
@@ -86,6 +89,7 @@ func (k *keeper) run(ctx context.Context) {
 			continue
 		}
 		k.sealAll()
+		k.snapshotAll()
 		if due || time.Since(last) >= checkpointEvery || k.bytes.Load() >= checkpointBytes {
 			last = time.Now()
 			k.save()
@@ -95,7 +99,7 @@ func (k *keeper) run(ctx context.Context) {
 
 // save writes a checkpoint, and then removes what it says is not needed.
 func (k *keeper) save() {
-	removals := k.takeRemovals()
+	removals := k.covered(k.takeRemovals())
 	err := k.checkpoint()
 	if err != nil {
 		k.complain("checkpoint was not written", err)

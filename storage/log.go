@@ -19,11 +19,15 @@ type Log struct {
 
 	queue queue // of appends that wait for their write
 
+	// cutting is held over a truncation, and for reading by everybody else who
+	// makes something of the log durable. It is taken before writing.
+	cutting sync.RWMutex
+
 	// writing is held by the one who appends, rolls or closes, over the
 	// write to the file but never over a sync. It is taken before mu.
 	writing struct {
 		sync.Mutex
-		producers *producers
+		idempotence
 	}
 	mu struct {
 		sync.RWMutex
@@ -34,10 +38,11 @@ type Log struct {
 		durable   mark
 		recent    recent
 		lazy      backlog
-		lazySince int64 // when the oldest of lazy was appended, by dir.clock
-		changed   bool  // since the last checkpoint
-		epoch     int32 // of the newest batch
-		swapping  bool  // segments are being put in the place of others
+		lazySince int64   // when the oldest of lazy was appended, by dir.clock
+		changed   bool    // since the last checkpoint
+		epoch     int32   // of the newest batch
+		swapping  bool    // segments are being put in the place of others
+		snapshots []int64 // offsets of those of the producers, ascending. Copied on write
 	}
 	// users counts those who are within a method while the log is open.
 	// Adding needs mu and closed unset, so that nobody enters behind Wait.

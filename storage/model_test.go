@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -61,6 +62,7 @@ type modelRun struct {
 	model model
 	start atomic.Int64    // what the log's owner has durable
 	pids  map[int64]int32 // next sequence of each producer
+	wrote []record.Batch  // all that producers wrote, deleted or not
 	last  map[int64]sent  // the newest batch of each producer, to send again
 }
 
@@ -167,6 +169,7 @@ func (r *modelRun) append() {
 	if pid >= 0 {
 		r.pids[pid] = b.LastSequence() + 1
 		r.last[pid] = sent{original, at}
+		r.wrote = append(r.wrote, b)
 	}
 }
 
@@ -298,14 +301,14 @@ func (r *modelRun) crashWithin(keep float64) (clone *disk.Mem, was Offsets, star
 	return clone, was, start
 }
 
-// forgetProducers goes back to what the log says of the producers. What was
-// deleted it need not know.
+// forgetProducers goes back to what was written of what the log has, or had and
+// deleted: a producer of which that is all may be known or not, but the log must
+// not know it to be somewhere else.
 func (r *modelRun) forgetProducers(end int64) {
 	clear(r.pids)
-	for _, b := range r.model.batches {
-		if b.ProducerID() >= 0 {
-			r.pids[b.ProducerID()] = b.LastSequence() + 1
-		}
+	r.wrote = slices.DeleteFunc(r.wrote, func(b record.Batch) bool { return b.BaseOffset() >= end })
+	for _, b := range r.wrote {
+		r.pids[b.ProducerID()] = b.LastSequence() + 1
 	}
 	for pid, s := range r.last {
 		if s.at.Base >= end || s.at.Base < r.model.start {

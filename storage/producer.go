@@ -157,12 +157,6 @@ func (p *producers) record(s sequence, now time.Time) {
 	p.forget(now)
 }
 
-// replay folds in a batch that is read back from the log at start. now is the
-// clock at the start: nobody knows when the batch was written, for its
-// timestamps are the client's, and to remember a producer longer than its
-// time is harmless.
-func (p *producers) replay(s sequence, now time.Time) { p.record(s, now) }
-
 // remembers says whether the batch with that base offset is one that a retry by
 // the producer would be compared with.
 func (p *producers) remembers(pid, base int64) bool {

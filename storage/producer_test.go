@@ -47,7 +47,7 @@ func (s *producerScript) run(t *testing.T, d *datadriven.TestData) string {
 	case "restart":
 		state := newProducers(s.state.expiration, s.state.limit)
 		for _, b := range s.log {
-			state.replay(b, s.now)
+			state.record(b, s.now)
 		}
 		s.state = state
 		return fmt.Sprintf("%d producers", state.len())

@@ -48,6 +48,10 @@ type recovery struct {
 	// of the log by it.
 	swapped bool
 	dead    func(base int64, gen uint32) bool
+	// snapshots are the offsets of those of the producers.
+	snapshots []int64
+	// begun says that the log begins anew.
+	begun bool
 	report
 }
 
@@ -66,7 +70,6 @@ func (d *Dir) recoverLog(ctx context.Context, n LogName, cfg Config, start int64
 	began := time.Now()
 	l := &Log{dir: d, id: n.ID, name: n.Topic, path: d.logPath(n.ID), rewriting: make(chan struct{}, 1)}
 	l.config.Store(&cfg)
-	l.writing.producers = newProducers(cfg.ProducerExpiration, 0)
 	r := &recovery{dir: d, log: l, rec: rec, known: known, start: start, report: report{scannedFrom: -1}}
 	if known {
 		r.start = max(start, rec.logStart)
@@ -238,6 +241,9 @@ func (r *recovery) list() error {
 		r.found = append(r.found, f)
 	}
 	for _, name := range names {
+		if next, ok := parseSnapshotName(name); ok {
+			r.snapshots = append(r.snapshots, next)
+		}
 		base, gen, _, ok := parseSegmentName(name)
 		if ok && !isLive(live, base, gen) {
 			r.orphans = append(r.orphans, name)
@@ -342,6 +348,7 @@ func (r *recovery) begin() error {
 		return err
 	}
 	s.named = true
+	r.begun = true
 	r.found = []found{{seg: s}}
 	return nil
 }

@@ -44,6 +44,7 @@ func (l *Log) roll(old *segment) (*segment, error) {
 	l.mu.Unlock()
 	l.dir.metrics.rolls.Inc()
 	l.dir.metrics.segments.Inc()
+	l.takeSnapshot(seg.base)
 	l.dir.keeper.seal(l, old)
 	return seg, nil
 }
