@@ -3,6 +3,7 @@ package storage
 import (
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -74,7 +75,8 @@ func TestEpochEnd(t *testing.T) {
 }
 
 // TestEpochEndModel proves for random epochs, starts and restarts that the
-// answer is that of a walk over all batches, and that it costs few reads.
+// answer is that of a walk over all batches, and that it costs few reads for each
+// epoch, and none when it was asked before.
 func TestEpochEndModel(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(25) {
@@ -99,17 +101,28 @@ func TestEpochEndModel(t *testing.T) {
 				}
 				return nil
 			})
+			distinct := int64(len(slices.Compact(slices.Clone(epochs))))
 			for epoch := int32(-1); epoch < epochs[len(epochs)-1]+3; epoch++ {
-				reads.Store(0)
 				found, end, err := l.EpochEnd(epoch)
 				wantFound, wantEnd := epochEndOf(epochs, start, epoch)
 				if found != wantFound || end != wantEnd || err != nil {
 					t.Fatalf("seed %d, start %d, epoch %d: found %d, end %d, %v; want %d, %d",
 						seed, start, epoch, found, end, err, wantFound, wantEnd)
 				}
-				if n := reads.Load(); n > 20 {
-					t.Errorf("seed %d: %d reads in %d segments", seed, n, l.Segments())
+			}
+			if n := reads.Load(); n > 20*(distinct+1) {
+				t.Errorf("seed %d: %d reads for %d epochs in %d segments", seed, n, distinct, l.Segments())
+			}
+			reads.Store(0)
+			for epoch := int32(-1); epoch < epochs[len(epochs)-1]+3; epoch++ {
+				found, end, err := l.EpochEnd(epoch)
+				if wantFound, wantEnd := epochEndOf(epochs, start, epoch); found != wantFound || end != wantEnd || err != nil {
+					t.Fatalf("seed %d, start %d, epoch %d again: found %d, end %d, %v; want %d, %d",
+						seed, start, epoch, found, end, err, wantFound, wantEnd)
 				}
+			}
+			if n := reads.Load(); n > 0 {
+				t.Errorf("seed %d: %d reads for what is known", seed, n)
 			}
 			m.SetFault(nil)
 			start += rng.Int64N(2*int64(len(epochs)) - start + 1)
@@ -149,6 +162,7 @@ func TestEpochEndReadError(t *testing.T) {
 	m := disk.NewMem()
 	d, l := epochLog(t, m, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 3, 3, 3, 3, 3)
 	for at := 1; ; at++ {
+		l.mu.epochs = epochs{} // nobody has asked yet
 		fired := failAt(m, at, errors.New("bad sector"), disk.OpRead)
 		found, end, err := l.EpochEnd(2)
 		m.SetFault(nil)
@@ -163,8 +177,49 @@ func TestEpochEndReadError(t *testing.T) {
 	p := fileBytes(t, m, name)
 	p[16] = 9
 	setFile(t, m, name, p)
+	l.mu.epochs = epochs{}
 	if _, _, err := l.EpochEnd(1); !errors.Is(err, ErrCorrupt) {
 		t.Errorf("damage: %v", err)
+	}
+	mustClose(t, d)
+}
+
+// TestEpochsKept proves what is kept of the leader epochs as a log grows, asked
+// for in any order, with more epochs than are kept: the answers are those of a
+// walk, old ones included, and no more is kept than the bound says.
+func TestEpochsKept(t *testing.T) {
+	t.Parallel()
+	d := openDir(t, disk.NewMem())
+	l := openLog(t, d, Config{SegmentBytes: 20_000, IndexInterval: 500, FlushMessages: 1 << 40})
+	rng := rand.New(rand.NewPCG(5, 5))
+	var list []int32
+	last, start := int32(0), int64(0)
+	for range 2500 {
+		b := batchOf(t, record.None, nil, "first", "second")
+		if _, err := l.Append(Append{Batch: b, Epoch: last}); err != nil {
+			t.Fatal(err)
+		}
+		list = append(list, last)
+		last += rng.Int32N(3)
+		if rng.IntN(40) == 0 {
+			start += rng.Int64N(20)
+			if err := l.SetStart(start); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if rng.IntN(10) == 0 {
+			epoch := rng.Int32N(last + 2)
+			found, end, err := l.EpochEnd(epoch)
+			if wantFound, wantEnd := epochEndOf(list, start, epoch); found != wantFound || end != wantEnd || err != nil {
+				t.Fatalf("start %d of %d, epoch %d: found %d, end %d, %v; want %d, %d", start, 2*len(list), epoch, found, end, err, wantFound, wantEnd)
+			}
+		}
+		if n := len(l.mu.epochs.list); n > maxEpochs {
+			t.Fatalf("%d epochs are kept", n)
+		}
+	}
+	if n := len(l.mu.epochs.list); n < maxEpochs {
+		t.Errorf("%d epochs are kept in the end", n)
 	}
 	mustClose(t, d)
 }

@@ -326,6 +326,7 @@ func (g *group) publish(h *handle) {
 			l.owe(int64(len(b)), int64(b.LastOffsetDelta())+1)
 		}
 		l.mu.epoch = b.LeaderEpoch()
+		l.mu.epochs.add(b.LeaderEpoch(), b.BaseOffset())
 		m.done = Appended{Base: b.BaseOffset(), Last: b.LastOffset(), Start: l.mu.start, Timestamp: m.stamp}
 	}
 	seg.tail = grown

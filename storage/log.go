@@ -22,6 +22,9 @@ type Log struct {
 	// cutting is held over a truncation, and for reading by everybody else who
 	// makes something of the log durable. It is taken before writing.
 	cutting sync.RWMutex
+	// cuts counts truncations: who looked at the log without a lock looks again
+	// if it has grown meanwhile. It is added to with mu held.
+	cuts atomic.Int64
 
 	// writing is held by the one who appends, rolls or closes, over the
 	// write to the file but never over a sync. It is taken before mu.
@@ -38,9 +41,10 @@ type Log struct {
 		durable   mark
 		recent    recent
 		lazy      backlog
-		lazySince int64   // when the oldest of lazy was appended, by dir.clock
-		changed   bool    // since the last checkpoint
-		epoch     int32   // of the newest batch
+		lazySince int64 // when the oldest of lazy was appended, by dir.clock
+		changed   bool  // since the last checkpoint
+		epoch     int32 // of the newest batch
+		epochs    epochs
 		swapping  bool    // segments are being put in the place of others
 		snapshots []int64 // offsets of those of the producers, ascending. Copied on write
 	}

@@ -50,6 +50,8 @@ type recovery struct {
 	dead    func(base int64, gen uint32) bool
 	// snapshots are the offsets of those of the producers.
 	snapshots []int64
+	// scannedEpoch is that of the last batch that was scanned, -1 for none.
+	scannedEpoch int32
 	// begun says that the log begins anew.
 	begun bool
 	report
@@ -70,7 +72,7 @@ func (d *Dir) recoverLog(ctx context.Context, n LogName, cfg Config, start int64
 	began := time.Now()
 	l := &Log{dir: d, id: n.ID, name: n.Topic, path: d.logPath(n.ID), rewriting: make(chan struct{}, 1)}
 	l.config.Store(&cfg)
-	r := &recovery{dir: d, log: l, rec: rec, known: known, start: start, report: report{scannedFrom: -1}}
+	r := &recovery{dir: d, log: l, rec: rec, known: known, start: start, scannedEpoch: -1, report: report{scannedFrom: -1}}
 	if known {
 		r.start = max(start, rec.logStart)
 	}
@@ -462,6 +464,9 @@ func (r *recovery) finish() error {
 	l.mu.start = r.start
 	l.mu.end = last.next
 	l.mu.epoch = r.rec.leaderEpoch
+	if r.scannedEpoch >= 0 {
+		l.mu.epoch = r.scannedEpoch
+	}
 	// An index that was rebuilt, or is stale, is written with the next
 	// checkpoint.
 	l.mu.changed = !r.known || r.rec.activeBase != last.base || r.rec.recoveryPos != last.size || r.rec.logStart != r.start ||

@@ -86,7 +86,11 @@ func (r *recovery) scanSegment(i int, bound, next int64) error {
 		defer r.dir.files.release(h)
 		r.scanning(s)
 		interval := r.log.config.Load().IndexInterval
-		if end, err = scan(h, s, f.size, from, s.next, next, func(b record.Batch) { s.extend(b, interval) }); err != nil {
+		end, err = scan(h, s, f.size, from, s.next, next, func(b record.Batch) {
+			s.extend(b, interval)
+			r.scannedEpoch = b.LeaderEpoch()
+		})
+		if err != nil {
 			return fmt.Errorf("scan %s: %w", s.logPath(), err)
 		}
 		r.read += end.pos - from

@@ -323,7 +323,10 @@ func TestSnapshotBad(t *testing.T) {
 		"newest flipped": func(m *disk.Mem) { flipBit(t, m, snapshotPath(at[1]), 8*40+2) },
 		"newest cut":     func(m *disk.Mem) { setFile(t, m, snapshotPath(at[1]), nil) },
 		"newest huge":    func(m *disk.Mem) { setFile(t, m, snapshotPath(at[1]), make([]byte, maxSnapshotBytes+1)) },
-		"both flipped":   func(m *disk.Mem) { flipBit(t, m, snapshotPath(at[0]), 8*20+2); flipBit(t, m, snapshotPath(at[1]), 8*0+2) },
+		"both flipped": func(m *disk.Mem) {
+			flipBit(t, m, snapshotPath(at[0]), 8*20+2)
+			flipBit(t, m, snapshotPath(at[1]), 8*0+2)
+		},
 		"both deleted": func(m *disk.Mem) {
 			if err := errors.Join(m.Remove(snapshotPath(at[0])), m.Remove(snapshotPath(at[1]))); err != nil {
 				t.Fatal(err)

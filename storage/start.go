@@ -28,6 +28,7 @@ func (l *Log) SetStart(offset int64) error {
 	start, end := l.mu.start, l.mu.end
 	if offset > start && offset <= end {
 		l.mu.start = offset
+		l.mu.epochs.raise(offset)
 		l.mu.changed = true
 	}
 	l.mu.Unlock()
