@@ -18,6 +18,8 @@ const (
 	defaultTimestampAfter = time.Hour
 	defaultProducerExpiry = 24 * time.Hour
 
+	defaultDeleteRetention = 24 * time.Hour
+
 	// maxSegmentBytes and maxOffsetDelta are the format's: positions and
 	// relative offsets in an index have 32 bits, and Kafka's tools take
 	// both for signed.
@@ -69,6 +71,16 @@ type Config struct {
 	// HeaderOnly is leat.validate=header: only a batch's header and checksum
 	// are checked, not its records.
 	HeaderOnly bool
+	// Compact is cleanup.policy=compact: Compact is called for the log, and its
+	// active segment is closed no later than MaxCompactionLag.
+	Compact bool
+	// DeleteRetention is delete.retention.ms: how long a tombstone stays from
+	// the first pass on that went over it. Default 24 hours.
+	DeleteRetention time.Duration
+	// MinCompactionLag and MaxCompactionLag are min.compaction.lag.ms and
+	// max.compaction.lag.ms: how long records are left alone, and after what
+	// time they are overdue. Defaults: none, and no limit.
+	MinCompactionLag, MaxCompactionLag time.Duration
 	// ProducerExpiration is producer.id.expiration.ms: how long an idle
 	// idempotent producer is remembered. Default 24 hours.
 	ProducerExpiration time.Duration
@@ -92,6 +104,8 @@ func (c Config) withDefaults() Config {
 	c.MaxExpandedBytes = orElse(c.MaxExpandedBytes, defaultMaxExpanded)
 	c.TimestampBefore = orElse(c.TimestampBefore, math.MaxInt64)
 	c.TimestampAfter = orElse(c.TimestampAfter, defaultTimestampAfter)
+	c.DeleteRetention = orElse(c.DeleteRetention, defaultDeleteRetention)
+	c.MaxCompactionLag = orElse(c.MaxCompactionLag, math.MaxInt64)
 	c.ProducerExpiration = orElse(c.ProducerExpiration, defaultProducerExpiry)
 	return c
 }

@@ -152,6 +152,26 @@
 // place. A COMPACT whose checksum does not hold is not used: of each base the
 // lowest generation counts, and a file that is none of the log's is set aside.
 //
+// # Compaction
+//
+// Compact goes over a log twice. First it takes the keys of what is dirty into
+// a map of fixed size, each with the offset of its newest record: all behind the
+// clean segments, up to the active one, the bound and what is too young, or as
+// much as the map has room for. Then it rewrites all segments up to there,
+// in groups that fit into one, and leaves out records with a newer one of their
+// key, records without a key, and tombstones past their horizon. A segment of
+// which all was in a map is clean, which its seal says; where the map was full
+// within one it is divided. A clean segment can lose records, but adds none to
+// the map: all in front of it has been held against its keys.
+//
+// A record's offset, timestamp, key, value and headers stay, and so do a batch's
+// header and codec; its greatest timestamp is that of the records that are left.
+// Tombstones that a pass went over get a horizon, delete.retention.ms from then:
+// a flag in the attributes says that the base timestamp is it. A batch without
+// records stays while a producer's retry would be compared with it. Of others a
+// run within one leader epoch becomes a batch without records and producer, with
+// -1 for its timestamps, which lookups by time ignore.
+//
 // # After a crash
 //
 //   - Where there are many logs, one syncfs before any is opened makes durable

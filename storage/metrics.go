@@ -30,10 +30,17 @@ type metrics struct {
 	diskLow       prometheus.Gauge
 	diskFull      prometheus.Gauge
 	ballast       prometheus.Gauge
+	compaction    compactMetrics
 	scrubBytes    prometheus.Counter
 	scrubBatches  prometheus.Counter
 	scrubDamages  prometheus.Counter
 	scrubPass     prometheus.Gauge
+}
+
+// compactMetrics are those of compaction. The passes are the count of seconds.
+type compactMetrics struct {
+	seconds                      prometheus.Histogram
+	read, written, kept, removed prometheus.Counter
 }
 
 // held counts segments that a log has from now on (sign 1) or has no more (-1).
@@ -93,7 +100,16 @@ func newMetrics(r prometheus.Registerer, unflushed func() float64) *metrics {
 			Help: "Bytes of page-cache-mode logs that no flush has covered yet.",
 		}, unflushed),
 	}
+	m.compaction = compactMetrics{
+		seconds: histogram("compaction_seconds", "Time that the compaction of a log took, where something was rewritten.", 1e-3, 4, 10),
+		read:    counter("compaction_read_bytes_total", "Bytes of batches that compaction read; those that it reads twice count twice."),
+		written: counter("compaction_written_bytes_total", "Bytes of batches that compaction wrote."),
+		kept:    counter("compaction_kept_records_total", "Records that compaction looked at and kept."),
+		removed: counter("compaction_removed_records_total", "Records that compaction removed."),
+	}
 	if r != nil {
+		c := &m.compaction
+		r.MustRegister(c.seconds, c.read, c.written, c.kept, c.removed)
 		r.MustRegister(m.flushRounds, m.flushSeconds, m.flushFiles, m.flushSyncAlls, m.writes, m.bytes, m.batches, m.rolls, m.recoveries,
 			m.cutBytes, m.rebuilt, m.checkpoints, m.openFiles, m.maxFiles, m.mappings, m.unflushed, m.writeSeconds, m.logBytes, m.segments,
 			m.diskTotal, m.diskFree, m.clockUnsteady, m.scrubBytes, m.scrubBatches, m.scrubDamages, m.scrubPass,

@@ -25,7 +25,11 @@ func indexFull(t *tail, cfg *Config) bool {
 // records' timestamps, so that neither idle partitions nor odd timestamps
 // keep a segment open.
 func tooOld(firstAppend, nowMillis int64, cfg *Config) bool {
-	return nowMillis-firstAppend >= cfg.SegmentAge.Milliseconds()
+	age := cfg.SegmentAge
+	if cfg.Compact {
+		age = min(age, cfg.MaxCompactionLag)
+	}
+	return nowMillis-firstAppend >= age.Milliseconds()
 }
 
 // roll ends the active segment and begins one at the log's end. It makes no

@@ -107,8 +107,9 @@ type walker struct {
 	x           *expander // where more come from; nil in place
 	base        int64
 	requireKeys bool
-	visit       *visit // what Times wants of the records; nil in Check
-	streamErr   *Error // what x failed with
+	stored      *places // in CheckStored; gaps are allowed then
+	visit       *visit  // what Times wants of the records; nil in Check
+	streamErr   *Error  // what x failed with
 	f           fields
 	long        longWalk
 	sum         Summary
@@ -213,7 +214,11 @@ func (w *walker) accept(i int, timestampDelta, offsetDelta int64, nullKey bool) 
 	if w.visit != nil {
 		return w.visit.record(offsetDelta, timestampDelta)
 	}
-	if offsetDelta != int64(i) {
+	if w.stored != nil {
+		if _, _, err := w.stored.next(offsetDelta, timestampDelta); err != nil {
+			return err
+		}
+	} else if offsetDelta != int64(i) {
 		return fault(ErrInvalid, "offset delta %d, want %d", offsetDelta, i)
 	}
 	if nullKey && w.requireKeys {
@@ -228,7 +233,7 @@ func (w *walker) accept(i int, timestampDelta, offsetDelta int64, nullKey bool) 
 		return nil
 	}
 	if ts > w.sum.MaxTimestamp {
-		w.sum.MaxTimestamp, w.sum.MaxTimestampOffset = ts, int64(i)
+		w.sum.MaxTimestamp, w.sum.MaxTimestampOffset = ts, offsetDelta
 	}
 	w.sum.MinTimestamp = min(w.sum.MinTimestamp, ts)
 	return nil
@@ -266,14 +271,14 @@ func timeOverflow(base, delta int64) *Error {
 }
 
 // CheckStored walks every record of a batch that was read back from a log and
-// whose checksum holds: offset deltas 0 to n-1, lengths, keys, values and
-// headers within their bounds, nothing behind the last one. The records may
-// expand to maxExpanded bytes. It changes and keeps nothing of b.
+// whose checksum holds: offset deltas that grow up to the batch's last, lengths,
+// keys, values and headers within their bounds, nothing behind the last one. The
+// records may expand to maxExpanded bytes. It changes and keeps nothing of b.
 func CheckStored(b Batch, maxExpanded int64) (Summary, error) {
 	if err := b.checkStored(); err != nil {
 		return Summary{}, err
 	}
-	w := walker{base: b.BaseTimestamp()}
+	w := walker{base: b.BaseTimestamp(), stored: &places{batch: b, last: -1}}
 	if err := w.walk(b, maxExpanded); err != nil {
 		return Summary{}, err
 	}

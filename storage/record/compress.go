@@ -84,12 +84,17 @@ func appendXerial(dst, records []byte) []byte {
 	for len(records) > 0 {
 		chunk := records[:min(len(records), xerialBlock)]
 		records = records[len(chunk):]
-		dst = slices.Grow(dst, 4+s2.MaxEncodedLen(len(chunk)))
-		at := len(dst)
-		block := s2.EncodeSnappy(dst[at+4:cap(dst)], chunk)
-		dst = dst[:at+4+len(block)]
-		binary.BigEndian.PutUint32(dst[at:], uint32(len(block)))
+		dst = appendXerialChunk(dst, chunk)
 	}
+	return dst
+}
+
+func appendXerialChunk(dst, chunk []byte) []byte {
+	dst = slices.Grow(dst, 4+s2.MaxEncodedLen(len(chunk)))
+	at := len(dst)
+	block := s2.EncodeSnappy(dst[at+4:cap(dst)], chunk)
+	dst = dst[:at+4+len(block)]
+	binary.BigEndian.PutUint32(dst[at:], uint32(len(block)))
 	return dst
 }
 
