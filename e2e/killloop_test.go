@@ -34,6 +34,7 @@ type killLoop struct {
 	took             []time.Duration // from launch to ready
 	files            map[string]int  // descriptors after the first start, by kind
 	kills, mostFiles int
+	warnings         []string // that the server wrote to its log
 }
 
 // compactConfigs has a topic compacted as often as can be.
@@ -76,6 +77,7 @@ func TestKillLoop(t *testing.T) {
 			for range 1 + k.rng.IntN(3) {
 				k.s.killStarting(5*time.Millisecond + rand.N(55*time.Millisecond))
 				k.kills++
+				k.listen()
 			}
 		}
 		began := time.Now()
@@ -169,11 +171,21 @@ func (k *killLoop) loadAndKill(seed uint64) {
 	after(time.Millisecond + time.Duration(k.rng.Int64N(int64(499*time.Millisecond))))
 	k.s.kill()
 	k.kills++
+	k.listen()
 	close(stop)
 	for _, client := range clients {
 		client.Close()
 	}
 	work.Wait()
+}
+
+// listen keeps what the process that was killed last warned of.
+func (k *killLoop) listen() {
+	for line := range strings.Lines(k.s.stderr.String()) {
+		if !strings.Contains(line, "level=INFO") && len(k.warnings) < 30 {
+			k.warnings = append(k.warnings, line)
+		}
+	}
 }
 
 // check compares what the server has with what it answered.
@@ -265,38 +277,58 @@ func (k *killLoop) countFiles(show func(name string)) (n int) {
 	return n
 }
 
-var segmentFile = regexp.MustCompile(`^(logs/[^/]+/\d{20})-([0-9a-f]{6})\.(log|index|timeindex)$`)
+var (
+	segmentFile  = regexp.MustCompile(`^(logs/[^/]+/\d{20})-([0-9a-f]{6})\.(log|index|timeindex)$`)
+	snapshotFile = regexp.MustCompile(`^\d{20}\.snap$`)
+)
 
 // leftovers wants nothing in the directory of a stopped server that has no use: each segment once, with its indexes.
 func (k *killLoop) leftovers() {
-	gens := map[string]string{}
-	kinds := map[string]int{}
-	quarantined := 0
+	logs, indexes := map[string]string{}, map[string]int{} // by the file's name without its generation
+	last := map[string]string{}                            // directory -> its last log
+	snapshots, store := map[string]int{}, 0
+	var quarantined []string
 	total := k.countFiles(func(name string) {
 		m := segmentFile.FindStringSubmatch(name)
 		dir, base := filepath.Split(name)
 		switch {
-		case m != nil:
-			if gen, ok := gens[m[1]]; ok && gen != m[2] {
+		case m != nil && m[3] == "log":
+			if gen, ok := logs[m[1]]; ok {
 				k.Errorf("%s has two generations, %s and %s", m[1], gen, m[2])
 			}
-			gens[m[1]] = m[2]
-			kinds[m[3]]++
+			logs[m[1]] = m[2]
+			last[dir] = max(last[dir], m[1])
+		case m != nil:
+			indexes[m[1]+m[2]]++
 		case strings.HasPrefix(dir, "db/"):
-			kinds["db"]++
+			store++
 		case strings.HasPrefix(dir, "quarantine/"):
-			quarantined++
-		case strings.HasPrefix(dir, "trash/"), strings.HasSuffix(base, ".tmp"), base == "COMPACT":
+			quarantined = append(quarantined, base)
+		case strings.HasPrefix(dir, "logs/") && snapshotFile.MatchString(base):
+			snapshots[dir]++
+		case strings.HasPrefix(dir, "trash/"), strings.HasPrefix(dir, "logs/") && base != "partition":
 			k.Errorf("%s was left behind", name)
 		}
 	})
-	if kinds["index"] != kinds["log"] || kinds["timeindex"] != kinds["log"] || len(gens) != kinds["log"] {
-		k.Errorf("files of segments: %v", kinds)
+	for name, gen := range logs {
+		// The last segment gets its indexes with their first entries, if a kill came when it was made.
+		if n := indexes[name+gen]; n != 2 && (n > 2 || name != last[filepath.Dir(name)+"/"]) {
+			k.Errorf("%s-%s has %d indexes", name, gen, n)
+		}
+		delete(indexes, name+gen)
 	}
-	if kinds["db"] > 100 {
-		k.Errorf("%d files of the metadata store", kinds["db"])
+	if len(indexes) > 0 {
+		k.Errorf("indexes without a log: %v", indexes)
 	}
-	k.Logf("%d files at the end, at most %d: %v; %d in quarantine", total, k.mostFiles, kinds, quarantined)
+	for dir, n := range snapshots {
+		if n > 2 {
+			k.Errorf("%s has %d snapshots", dir, n)
+		}
+	}
+	if store > 100 {
+		k.Errorf("%d files of the metadata store", store)
+	}
+	k.Logf("%d files at the end, at most %d; %d segments; in quarantine %q", total, k.mostFiles, len(logs), quarantined)
 }
 
 func (k *killLoop) offlineCheck(when string) {
@@ -340,5 +372,6 @@ func (k *killLoop) report() {
 	k.Logf("%d topics were made, %d deleted, %d are there; retention.ms was set %d times", k.churn.made, k.churn.deleted, len(k.churn.present), k.churn.setting.low)
 	slices.Sort(k.took)
 	k.Logf("%d kills; ready after %v in the middle, %v at most", k.kills, k.took[len(k.took)/2].Round(time.Millisecond), k.took[len(k.took)-1].Round(time.Millisecond))
+	k.Logf("%d warnings: %s", len(k.warnings), strings.Join(k.warnings, ""))
 	k.Logf("descriptors after the first start %v, after the last %v", k.files, k.descriptors())
 }
