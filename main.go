@@ -52,7 +52,7 @@ var openapi []byte
 const (
 	exitFailure = 1
 	exitUsage   = 2
-	exitIO      = 74 // EX_IOERR: the data directory failed under us
+	exitIO      = 74 // EX_IOERR: the data directory failed under us, or has no room to start
 	exitBusy    = 75 // EX_TEMPFAIL: another process has the data directory
 	exitDamaged = 78 // EX_CONFIG: the data directory is damaged or not ours
 )
@@ -113,7 +113,8 @@ func exitCode(err error) int {
 		return exitBusy
 	case errors.As(err, &damaged), errors.As(err, &corrupt):
 		return exitDamaged
-	case errors.Is(err, errDisk), errors.Is(err, storage.ErrFailed), errors.Is(err, meta.ErrFailed), errors.Is(err, syscall.EIO):
+	case errors.Is(err, errDisk), errors.Is(err, storage.ErrFailed), errors.Is(err, meta.ErrFailed), errors.Is(err, syscall.EIO),
+		errors.Is(err, storage.ErrFull), errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
 		return exitIO
 	case errors.Is(err, errConfig):
 		return exitUsage

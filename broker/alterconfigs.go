@@ -186,6 +186,7 @@ func (b *Broker) changeBroker(ctx context.Context, p auth.Principal, node int32,
 		b.configure(t)
 	}
 	b.dir.SetScrubRate(b.configs().number(scrubRate))
+	b.dir.SetLowWater(b.configs().number(diskLow))
 	b.checkSoon()
 	return nil
 }

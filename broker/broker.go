@@ -9,6 +9,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -74,6 +75,7 @@ func Open(ctx context.Context, opts Options) (*Broker, error) {
 		return nil, errors.Join(err, b.Close())
 	}
 	b.dir.SetScrubRate(b.configs().number(scrubRate))
+	b.dir.SetLowWater(b.configs().number(diskLow))
 	b.loops.Go(b.retain)
 	return b, nil
 }
@@ -82,7 +84,7 @@ func (b *Broker) open(ctx context.Context) (err error) {
 	b.dir, err = storage.Open(ctx, storage.Options{
 		FS: b.opts.FS, Path: b.opts.Path, NodeID: b.opts.NodeID, Now: b.opts.Now,
 		Logger: b.opts.Logger, Registerer: b.opts.Registerer,
-		OnFlush: b.flushed, OnFailure: b.failed,
+		OnFlush: b.flushed, OnFailure: b.failed, OnRoom: b.checkSoon, Ballast: true,
 	})
 	if err != nil {
 		return err
@@ -92,6 +94,7 @@ func (b *Broker) open(ctx context.Context) (err error) {
 	}
 	b.db, err = meta.Open(meta.Options{
 		FS: b.opts.FS, Dir: b.dir.MetaPath(), Logger: b.opts.Logger, OnFatal: b.failed,
+		Room: b.dir.CommitRoom, OnFull: b.dir.ReleaseBallast, Patience: commitPatience,
 	})
 	if err != nil {
 		return err
@@ -108,6 +111,10 @@ func (b *Broker) open(ctx context.Context) (err error) {
 	}
 	return b.lead(ctx, logs)
 }
+
+// commitPatience is how long a write of metadata that was begun waits for room
+// on a full disk before the server ends.
+const commitPatience = 30 * time.Second
 
 // checkMeta refuses logs without metadata: somebody lost a directory or forgot
 // to mount it, and starting empty would put every log into quarantine.

@@ -117,6 +117,7 @@ var configs = []configDef{
 
 	{"", "auto.create.topics.enable", ConfigBool, "true", oneOf("true", "false"), "Whether a topic is made when a client first names it."},
 	{"", "default.replication.factor", ConfigInt, "1", longIn(1, math.MaxInt16), "The replicas of a topic whose maker does not say."},
+	{"", diskLow, ConfigLong, "0", longIn(0, math.MaxInt64), "The free space in bytes on the data disk below which records are refused, while all else works; at most half of the disk. 0 is a fiftieth of the disk, 256 MiB to 4 GiB, and at most an eighth."},
 	{"", scrubRate, ConfigLong, "4194304", longIn(0, math.MaxInt64), "How many bytes a second are read again of segments that have ended, to find damage while there may be another copy; 0 is none. A change begins a new pass."},
 	{"", "log.retention.check.interval.ms", ConfigLong, "300000", longIn(1, math.MaxInt64), "How often segments are looked for that retention.ms and retention.bytes let go; also at most 30 s after the start, and when configs change."},
 	{"", "num.partitions", ConfigInt, "4", longIn(1, 100_000), "The partitions of a topic whose maker does not say."},

@@ -12,6 +12,9 @@ import (
 // scrubRate names the config of how fast old segments are read again.
 const scrubRate = "leat.scrub.bytes.per.second"
 
+// diskLow names the config of the free space below which records are refused.
+const diskLow = "leat.disk.low.bytes"
+
 // serverConfigs are the configs of one server, by server name, from the most
 // special place where they are set to the least.
 type serverConfigs struct {

@@ -89,8 +89,11 @@ func (l *Local) Propose(ctx context.Context, ev controller.Event) (controller.Re
 		return controller.Reply{}, err
 	}
 	if err := l.commit(records); err != nil {
-		l.broken = fmt.Errorf("commit metadata: %w", err)
-		return controller.Reply{}, l.broken
+		err = fmt.Errorf("commit metadata: %w", err)
+		if errors.Is(err, meta.ErrFailed) || errors.Is(err, meta.ErrClosed) {
+			l.broken = err
+		}
+		return controller.Reply{}, err
 	}
 	l.state.Store(next)
 	return reply, nil

@@ -169,3 +169,26 @@ func TestLocalTurns(t *testing.T) {
 	}
 	l.turn <- struct{}{}
 }
+
+// A commit that was refused for lack of room changes nothing and is not the end:
+// the next one is made.
+func TestLocalGoesOnAfterRefusal(t *testing.T) {
+	var refuse error
+	db, err := meta.Open(meta.Options{FS: disk.NewMem(), Dir: "/db", Room: func(int64) error { return refuse }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	l := openLocal(t, db)
+	propose(t, l, &controller.Boot{ID: 1, UUID: "u"})
+	propose(t, l, topic("a"))
+	refuse = storage.ErrFull
+	if _, err := l.Propose(t.Context(), topic("b")); !errors.Is(err, storage.ErrFull) || l.State().TopicNamed("b") != nil {
+		t.Errorf("propose: %v", err)
+	}
+	refuse = nil
+	propose(t, l, topic("b"))
+	if s := openLocal(t, db).State(); s.TopicNamed("a") == nil || s.TopicNamed("b") == nil {
+		t.Error("a topic is missing")
+	}
+}

@@ -45,9 +45,6 @@ type Options struct {
 	// calls for different logs may come at the same time. It must not block
 	// and must not close the log or the directory.
 	OnFlush func(*Log)
-	// LowWater is the free space in bytes below which appends are refused; 0 is
-	// a fiftieth of the disk, between 256 MiB and 4 GiB and at most an eighth.
-	LowWater int64
 	// Ballast has space set aside that is given back when the disk is full.
 	Ballast bool
 	// OnRoom is called when the disk becomes nearly full or full, and when there

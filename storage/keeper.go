@@ -74,6 +74,7 @@ func (k *keeper) run(ctx context.Context) {
 	tick := time.NewTicker(keeperTick)
 	defer tick.Stop()
 	last := time.Now()
+	k.dir.room.keepBallast()
 	for {
 		due := false
 		select {

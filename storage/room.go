@@ -25,6 +25,8 @@ type room struct {
 	// last measurement less what was taken since.
 	left atomic.Int64
 
+	configured atomic.Int64 // low-water mark, 0 for the rule
+
 	measuring sync.Mutex // over a measurement; a leaf
 	ballast   struct {
 		sync.Mutex       // over a change of the file
@@ -116,6 +118,15 @@ func nextRoomState(was roomState, free, mark int64) roomState {
 
 func (r *room) now() roomState { return roomState(r.state.Load()) }
 
+// SetLowWater sets the free space in bytes below which appends are refused; 0,
+// as in the beginning, is a fiftieth of the disk, between 256 MiB and 4 GiB and
+// at most an eighth. It is never more than half of the disk.
+func (d *Dir) SetLowWater(bytes int64) {
+	if d.room.configured.Swap(bytes) != bytes {
+		d.room.measure()
+	}
+}
+
 // Room is nil while clients may append, else an error of kind ErrFull.
 func (d *Dir) Room() error {
 	if d.room.now() == roomOpen {
@@ -186,7 +197,7 @@ func (r *room) measureLocked() (changed bool) {
 			return false
 		}
 	}
-	mark := lowWaterMark(total, d.opts.LowWater)
+	mark := lowWaterMark(total, r.configured.Load())
 	d.free.Store(free)
 	d.lowWater.Store(mark)
 	d.metrics.diskTotal.Set(float64(total))
@@ -275,7 +286,7 @@ func (r *room) keepBallast() {
 	size := ballastSize(total)
 	r.ballast.Lock()
 	defer r.ballast.Unlock()
-	mark := lowWaterMark(total, d.opts.LowWater)
+	mark := lowWaterMark(total, r.configured.Load())
 	if size == 0 || r.ballast.held >= size || r.ballast.hopeless || free-size < mark+mark/4 {
 		return
 	}

@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2"
 
@@ -62,6 +63,16 @@ type Options struct {
 	// run in a goroutine of Pebble's with Pebble's locks held: it must not
 	// block and not call the DB. nil: nobody is told, but Commit still fails.
 	OnFatal func(error)
+	// Room is asked before each commit whether the disk has room for so many
+	// bytes, and for what the store writes besides; its error refuses the commit
+	// and nothing else. nil: every commit is tried.
+	Room func(bytes int64) error
+	// OnFull is called when a write meets a full disk: it makes room and says
+	// whether it did; then the write is tried again.
+	OnFull func() bool
+	// Patience is how long such a write waits for room that somebody else makes,
+	// before it fails and the store with it. Whoever waits for the write, waits.
+	Patience time.Duration
 }
 
 // DB is the store. Its methods are safe for concurrent use, except that
@@ -71,6 +82,7 @@ type DB struct {
 	dir     string
 	logger  *slog.Logger
 	onFatal func(error)
+	room    func(int64) error
 	failure atomic.Pointer[error]
 	failed  chan struct{} // closed after failure is set
 	closed  atomic.Bool
@@ -83,8 +95,8 @@ func Open(o Options) (*DB, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	db := &DB{dir: o.Dir, logger: o.Logger, onFatal: o.OnFatal, failed: make(chan struct{})}
-	fsys := &pebbleFS{FS: o.FS}
+	db := &DB{dir: o.Dir, logger: o.Logger, onFatal: o.OnFatal, room: o.Room, failed: make(chan struct{})}
+	fsys := &pebbleFS{FS: o.FS, full: fullPolicy{onFull: o.OnFull, patience: o.Patience, logger: o.Logger}}
 	if err := o.FS.MkdirAll(o.Dir); err != nil {
 		return nil, fmt.Errorf("open metadata store: %w", err)
 	}
@@ -290,11 +302,17 @@ func (b *Batch) Delete(key []byte) { _ = b.pebble.Delete(key, nil) }
 func (b *Batch) DeleteRange(from, to []byte) { _ = b.pebble.DeleteRange(from, to, nil) }
 
 // Commit applies b atomically and returns when it is durable. Concurrent
-// commits share a sync. An error is final for the whole store: whether b is
-// on the disk is not known before a restart.
+// commits share a sync. ErrFailed is final for the whole store: whether b is
+// on the disk is not known before a restart. The error of Options.Room changed
+// nothing, and b can be committed later.
 func (db *DB) Commit(b *Batch) error {
 	if err := db.err(); err != nil {
 		return err
+	}
+	if db.room != nil {
+		if err := db.room(int64(b.pebble.Len())); err != nil {
+			return fmt.Errorf("commit: %w", err)
+		}
 	}
 	err := db.unlessFailed(func() error {
 		if err := db.pebble.Apply(b.pebble, pebble.Sync); err != nil {
@@ -315,7 +333,8 @@ func (db *DB) Commit(b *Batch) error {
 
 // Close writes what is in the WAL into a table, so that the next Open has
 // nothing to replay and every byte has a checksum that is always checked (see
-// formatVersion), and releases the directory. After a failure it leaves
+// formatVersion), and releases the directory. Without room for the table the WAL
+// stays as it is and is replayed. After a failure it leaves
 // everything as it is and returns the failure: Pebble may hold locks for ever
 // then, and the process is about to end.
 func (db *DB) Close() error {
@@ -325,7 +344,13 @@ func (db *DB) Close() error {
 	if failure := db.failure.Load(); failure != nil {
 		return *failure
 	}
-	return db.unlessFailed(func() error { return errors.Join(db.pebble.Flush(), db.pebble.Close()) })
+	return db.unlessFailed(func() error {
+		var err error
+		if db.room == nil || db.room(memTableBytes) == nil {
+			err = db.pebble.Flush()
+		}
+		return errors.Join(err, db.pebble.Close())
+	})
 }
 
 // pebbleLogger is Pebble's logger.

@@ -17,7 +17,9 @@ import (
 // pebbleFS shows a disk.FS to Pebble. The write categories are for metrics of
 // Pebble's own file system and mean nothing here.
 type pebbleFS struct {
-	disk.FS // Link, Remove, RemoveAll, Rename, Lock and List are the same
+	disk.FS // Remove, RemoveAll, Lock and List are the same
+
+	full fullPolicy
 
 	// While the store opens, the file that was read last is the one that an
 	// error is about.
@@ -48,7 +50,7 @@ func (p *pebbleFS) Create(name string, _ vfs.DiskWriteCategory) (vfs.File, error
 	}
 	p.skipSync.Store(p.fresh && !p.opened.Load() && strings.HasPrefix(path.Base(name), "marker.format-version."))
 	for {
-		f, err := p.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_EXCL)
+		f, err := p.openFile(name, os.O_RDWR|os.O_CREATE|os.O_EXCL)
 		if !errors.Is(err, fs.ErrExist) {
 			return p.wrap(name, f, err)
 		}
@@ -67,7 +69,7 @@ func (p *pebbleFS) OpenReadWrite(name string, _ vfs.DiskWriteCategory, opts ...v
 }
 
 func (p *pebbleFS) open(name string, flag int, opts []vfs.OpenOption) (vfs.File, error) {
-	f, err := p.OpenFile(name, flag)
+	f, err := p.openFile(name, flag)
 	if err != nil {
 		return nil, err
 	}
@@ -76,6 +78,25 @@ func (p *pebbleFS) open(name string, flag int, opts []vfs.OpenOption) (vfs.File,
 		o.Apply(wrapped)
 	}
 	return wrapped, nil
+}
+
+// openFile is OpenFile of a disk that may be full.
+func (p *pebbleFS) openFile(name string, flag int) (f disk.File, err error) {
+	err = p.full.try(func() error {
+		f, err = p.OpenFile(name, flag)
+		return err
+	})
+	return f, err
+}
+
+// Rename implements vfs.FS.
+func (p *pebbleFS) Rename(from, to string) error {
+	return p.full.try(func() error { return p.FS.Rename(from, to) })
+}
+
+// Link implements vfs.FS.
+func (p *pebbleFS) Link(from, to string) error {
+	return p.full.try(func() error { return p.FS.Link(from, to) })
 }
 
 func (p *pebbleFS) OpenDir(name string) (vfs.File, error) {
@@ -96,12 +117,15 @@ func (p *pebbleFS) ReuseForWrite(from, to string, _ vfs.DiskWriteCategory) (vfs.
 	if err := p.Rename(from, to); err != nil {
 		return nil, err
 	}
-	f, err := p.OpenFile(to, os.O_RDWR|os.O_CREATE)
+	f, err := p.openFile(to, os.O_RDWR|os.O_CREATE)
 	return p.wrap(to, f, err)
 }
 
-func (p *pebbleFS) MkdirAll(dir string, _ os.FileMode) error { return p.FS.MkdirAll(dir) }
-func (p *pebbleFS) Stat(name string) (vfs.FileInfo, error)   { return wrapInfo(p.FS.Stat(name)) }
+func (p *pebbleFS) MkdirAll(dir string, _ os.FileMode) error {
+	return p.full.try(func() error { return p.FS.MkdirAll(dir) })
+}
+
+func (p *pebbleFS) Stat(name string) (vfs.FileInfo, error) { return wrapInfo(p.FS.Stat(name)) }
 
 // GetDiskUsage is for pacing only: not to know it is no failure of the store.
 func (p *pebbleFS) GetDiskUsage(dir string) (vfs.DiskUsage, error) {
@@ -144,10 +168,16 @@ func (f *pebbleFile) Read(b []byte) (int, error) {
 	return n, err
 }
 
+// Write goes on behind what was written when the disk was full in between.
 func (f *pebbleFile) Write(b []byte) (int, error) {
-	n, err := f.WriteAt(b, f.written)
-	f.written += int64(n)
-	return n, err
+	done := 0
+	err := f.fs.full.try(func() error {
+		n, err := f.WriteAt(b[done:], f.written)
+		f.written += int64(n)
+		done += n
+		return err
+	})
+	return done, err
 }
 
 // Preallocate is best effort, as Pebble expects.
