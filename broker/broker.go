@@ -93,7 +93,7 @@ func (b *Broker) open(ctx context.Context) (err error) {
 		return err
 	}
 	b.db, err = meta.Open(meta.Options{
-		FS: b.opts.FS, Dir: b.dir.MetaPath(), Logger: b.opts.Logger, OnFatal: b.failed,
+		FS: b.dir.FS(), Dir: b.dir.MetaPath(), Logger: b.opts.Logger, OnFatal: b.failed,
 		Room: b.dir.CommitRoom, OnFull: b.dir.ReleaseBallast, Patience: commitPatience,
 	})
 	if err != nil {
@@ -369,7 +369,13 @@ func (b *Broker) Ready() error {
 	if b.done.Err() != nil {
 		return ErrShuttingDown
 	}
-	return b.dir.Failed()
+	if err := b.dir.Failed(); err != nil {
+		return err
+	}
+	if d := b.dir.Stalled(); d >= storage.StallAfter {
+		return fmt.Errorf("stalled: the disk has not answered for %v", d.Round(time.Second))
+	}
+	return nil
 }
 
 // allowedCluster is nil if p may do op to the cluster.

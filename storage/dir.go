@@ -96,6 +96,7 @@ type Dir struct {
 	free       atomic.Int64 // on the file system, measured now and then
 	lowWater   atomic.Int64 // of free: below it clients' appends are refused
 	room       room
+	stalls     stalls
 
 	stop       context.CancelFunc
 	loops      sync.WaitGroup // flusher, keeper, scrubber and watch
@@ -127,10 +128,13 @@ func Open(ctx context.Context, o Options) (*Dir, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	d := &Dir{opts: o, opened: time.Now()}
+	d := &Dir{opened: time.Now()}
+	d.stalls.opened = d.opened
+	o.FS = &watchedFS{FS: o.FS, stalls: &d.stalls}
+	d.opts = o
 	d.flusher, d.keeper, d.scrubber = newFlusher(d), newKeeper(d), newScrubber(d, o.ScrubRate)
 	d.room.dir = d
-	d.metrics = newMetrics(o.Registerer, func() float64 { return float64(d.flusher.lazyBytes.Load()) })
+	d.metrics = newMetrics(o.Registerer, func() float64 { return float64(d.flusher.lazyBytes.Load()) }, func() float64 { return d.Stalled().Seconds() })
 	d.files = newFiles(o.FS, fileBudget(openFileLimit()), d.metrics)
 	d.tables = newTables(o.FS, maxMappings, d.metrics, o.Logger)
 	d.tables.fail = d.fail

@@ -28,6 +28,7 @@ type metrics struct {
 	diskFree      prometheus.Gauge
 	clockUnsteady prometheus.Gauge
 	diskLow       prometheus.Gauge
+	stalled       prometheus.GaugeFunc
 	diskFull      prometheus.Gauge
 	ballast       prometheus.Gauge
 	compaction    compactMetrics
@@ -53,7 +54,7 @@ func (m *metrics) held(segs []*segment, sign int) {
 	m.logBytes.Add(float64(int64(sign) * bytes))
 }
 
-func newMetrics(r prometheus.Registerer, unflushed func() float64) *metrics {
+func newMetrics(r prometheus.Registerer, unflushed, stalled func() float64) *metrics {
 	counter := func(name, help string) prometheus.Counter {
 		return prometheus.NewCounter(prometheus.CounterOpts{Namespace: "leat", Subsystem: "storage", Name: name, Help: help})
 	}
@@ -93,8 +94,12 @@ func newMetrics(r prometheus.Registerer, unflushed func() float64) *metrics {
 		scrubDamages:  counter("scrub_damages_total", "Damages that were found in sealed segments and their indexes by reading them again; each is counted once in a run of the server."),
 		scrubPass:     gauge("scrub_last_pass_timestamp_seconds", "When all sealed segments had been read again, as Unix time; 0 before the first time."),
 		diskLow:       gauge("disk_low_water_bytes", "Free room below which records are refused."),
-		diskFull:      gauge("full", "0 while records are taken, 1 while they are refused for lack of room, 2 when half of the reserve is gone, too."),
-		ballast:       gauge("ballast_bytes", "Room set aside that is given back when the disk is full."),
+		stalled: prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Namespace: "leat", Subsystem: "storage", Name: "stalled_seconds",
+			Help: "How long the longest write or sync that is under way has been waiting for the disk.",
+		}, stalled),
+		diskFull: gauge("full", "0 while records are taken, 1 while they are refused for lack of room, 2 when half of the reserve is gone, too."),
+		ballast:  gauge("ballast_bytes", "Room set aside that is given back when the disk is full."),
 		unflushed: prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Namespace: "leat", Subsystem: "storage", Name: "page_cache_unflushed_bytes",
 			Help: "Bytes of page-cache-mode logs that no flush has covered yet.",
@@ -113,7 +118,7 @@ func newMetrics(r prometheus.Registerer, unflushed func() float64) *metrics {
 		r.MustRegister(m.flushRounds, m.flushSeconds, m.flushFiles, m.flushSyncAlls, m.writes, m.bytes, m.batches, m.rolls, m.recoveries,
 			m.cutBytes, m.rebuilt, m.checkpoints, m.openFiles, m.maxFiles, m.mappings, m.unflushed, m.writeSeconds, m.logBytes, m.segments,
 			m.diskTotal, m.diskFree, m.clockUnsteady, m.scrubBytes, m.scrubBatches, m.scrubDamages, m.scrubPass,
-			m.diskLow, m.diskFull, m.ballast)
+			m.diskLow, m.diskFull, m.ballast, m.stalled)
 	}
 	return m
 }

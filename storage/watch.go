@@ -2,6 +2,7 @@ package storage
 
 import (
 	"context"
+	"log/slog"
 	"time"
 )
 
@@ -10,12 +11,30 @@ import (
 func (d *Dir) watch(ctx context.Context) {
 	tick := time.NewTicker(keeperTick)
 	defer tick.Stop()
+	stalled := false
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
 			d.room.measure()
+			stalled = d.tellStall(stalled, d.Stalled())
 		}
 	}
+}
+
+// StallAfter is how long the disk may take before it counts as stalled.
+const StallAfter = 5 * time.Second
+
+// tellStall writes a line when the disk stalls and when it answers again.
+func (d *Dir) tellStall(was bool, stalled time.Duration) bool {
+	is := stalled >= StallAfter
+	switch {
+	case is && !was:
+		d.opts.Logger.Error("the disk does not answer; what is written waits for it",
+			slog.String("path", d.opts.Path), slog.Duration("since", stalled))
+	case was && !is:
+		d.opts.Logger.Info("the disk answers again", slog.String("path", d.opts.Path))
+	}
+	return is
 }
