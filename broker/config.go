@@ -108,11 +108,11 @@ var configs = []configDef{
 	{"min.insync.replicas", "min.insync.replicas", ConfigInt, "1", longIn(1, math.MaxInt32), "The replicas that must be in sync for acks=all to be taken. Where nobody sets it: 2 with three replicas or more, else 1."},
 	{"preallocate", "log.preallocate", ConfigBool, "false", oneOf("true", "false"), "Kept for clients that set it; Leat preallocates by what a log appended lately."},
 	{"retention.bytes", "log.retention.bytes", ConfigLong, "-1", longIn(-1, math.MaxInt64), "The bytes of each partition that are kept at least: its oldest segment is deleted once the others hold as many. -1 is no limit."},
-	{"retention.ms", "log.retention.ms", ConfigLong, "604800000", longIn(-1, math.MaxInt64), "The age above which segments are deleted, by the newest record in them, whole and the oldest first; the one that grows too. Of a time in the future no more counts than message.timestamp.after.max.ms past the append. -1 is no limit."},
+	{"retention.ms", "log.retention.ms", ConfigLong, "604800000", longIn(-1, math.MaxInt64), "The age above which segments are deleted, by the newest record in them, whole and the oldest first; the one that grows too. Of a time in the future no more counts than message.timestamp.after.max.ms past the append. -1 is no limit. log.retention.minutes and log.retention.hours set it at the start where log.retention.ms does not."},
 	{"segment.bytes", "log.segment.bytes", ConfigInt, "1073741824", longIn(1<<10, math.MaxInt32), "The size at which a segment is closed."},
 	{"segment.index.bytes", "log.index.size.max.bytes", ConfigInt, "10485760", longIn(4, math.MaxInt32), "The size of an index at which the segment is closed."},
 	{"segment.jitter.ms", "log.roll.jitter.ms", ConfigLong, "0", longIn(0, math.MaxInt64), "Kept for clients that set it."},
-	{"segment.ms", "log.roll.ms", ConfigLong, "604800000", longIn(1, math.MaxInt64), "The age at which a segment is closed, by the server's clock since its first record, also without traffic."},
+	{"segment.ms", "log.roll.ms", ConfigLong, "604800000", longIn(1, math.MaxInt64), "The age at which a segment is closed, by the server's clock since its first record, also without traffic. log.roll.hours sets it at the start where log.roll.ms does not."},
 	{"unclean.leader.election.enable", "unclean.leader.election.enable", ConfigBool, "false", oneOf("true", "false"), "Whether a replica out of sync may lead when no other is left."},
 
 	{"", "auto.create.topics.enable", ConfigBool, "true", oneOf("true", "false"), "Whether a topic is made when a client first names it."},

@@ -109,3 +109,39 @@ func TestFullDisk(t *testing.T) {
 	}
 	eventuallyNil(t, "produce after the topic went", func() error { return produce(t, b, AcksAll, "other", 0, "v").Err })
 }
+
+// A time in hours or minutes is taken at the start as Kafka takes it: the exact
+// name wins, then minutes; what is no time is refused, and so is a change.
+func TestCoarseTimes(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		set             map[string]string
+		retention, roll string // "" for refused
+	}{
+		{map[string]string{"log.retention.hours": "2"}, "7200000", "604800000"},
+		{map[string]string{"log.retention.hours": "2", "log.retention.minutes": "5"}, "300000", "604800000"},
+		{map[string]string{"log.retention.hours": "2", "log.retention.minutes": "5", "log.retention.ms": "7"}, "7", "604800000"},
+		{map[string]string{"log.retention.hours": "-1", "log.roll.hours": "1"}, "-1", "3600000"},
+		{map[string]string{"log.retention.hours": "2147483647"}, "7730941129200000", "604800000"},
+		{map[string]string{"log.roll.hours": "1", "log.roll.ms": "5"}, "604800000", "5"},
+		{map[string]string{"log.retention.hours": "2147483648"}, "", ""},
+		{map[string]string{"log.retention.minutes": "-2"}, "", ""},
+		{map[string]string{"log.retention.minutes": "x", "log.retention.ms": "7"}, "", ""},
+		{map[string]string{"log.roll.hours": "0"}, "", ""},
+	} {
+		static, err := checkServerConfigs(c.set)
+		if c.retention == "" {
+			if !errors.Is(err, ErrInvalidConfig) {
+				t.Errorf("%v: %v", c.set, err)
+			}
+			continue
+		}
+		s := serverConfigs{static: static}
+		if retention, roll := s.value("log.retention.ms"), s.value("log.roll.ms"); err != nil || retention != c.retention || roll != c.roll {
+			t.Errorf("%v: retention %s, roll %s, %v", c.set, retention, roll, err)
+		}
+	}
+	if _, err := settableConfig("log.retention.hours"); !errors.Is(err, ErrInvalidConfig) {
+		t.Errorf("a change while the server runs: %v", err)
+	}
+}

@@ -2,9 +2,11 @@ package broker
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"leat/replication/controller"
 )
@@ -31,11 +33,59 @@ func (b *Broker) configsOf(node int32) serverConfigs {
 	return serverConfigs{node: state.BrokerConfigs(node), cluster: state.BrokerConfigs(controller.AllBrokers), static: b.static}
 }
 
+// coarse are the names that set a time in larger units, at the start only. The
+// exact name wins over them, and the first of them over the next.
+var coarse = []struct {
+	name, of string
+	unit     time.Duration
+	low      int64
+}{
+	{"log.retention.minutes", "log.retention.ms", time.Minute, -1},
+	{"log.retention.hours", "log.retention.ms", time.Hour, -1},
+	{"log.roll.hours", "log.roll.ms", time.Hour, 1},
+	{"log.roll.jitter.hours", "log.roll.jitter.ms", time.Hour, 0},
+}
+
+// takeCoarse moves the coarse names from set to the exact ones in out.
+func takeCoarse(set, out map[string]string) error {
+	for _, c := range coarse {
+		v, ok := set[c.name]
+		if !ok {
+			continue
+		}
+		ms := c.unit.Milliseconds()
+		if err := longIn(c.low, math.MaxInt32)(v); err != nil {
+			return fmt.Errorf("%w: %s: %w", ErrInvalidConfig, c.name, err)
+		}
+		n := number(v)
+		if n > 0 {
+			n *= ms
+		}
+		if _, exact := out[c.of]; !exact {
+			out[c.of] = strconv.FormatInt(n, 10)
+		}
+	}
+	return nil
+}
+
+// isCoarse says whether a name is one of those.
+func isCoarse(name string) bool {
+	for _, c := range coarse {
+		if c.name == name {
+			return true
+		}
+	}
+	return false
+}
+
 // checkServerConfigs refuses names that the server does not have and values
 // that they do not take, and returns the values by server name.
 func checkServerConfigs(set map[string]string) (map[string]string, error) {
 	out := map[string]string{}
 	for name, v := range set {
+		if isCoarse(name) {
+			continue
+		}
 		d, err := settableConfig(name)
 		if err != nil {
 			return nil, err
@@ -48,7 +98,7 @@ func checkServerConfigs(set map[string]string) (map[string]string, error) {
 		}
 		out[d.server] = v
 	}
-	return out, nil
+	return out, takeCoarse(set, out)
 }
 
 // settableConfig finds a config of the server by one of its names.
@@ -56,7 +106,7 @@ func settableConfig(name string) (*configDef, error) {
 	if d := serverConfig(name); d != nil && name != "" {
 		return d, nil
 	}
-	if slices.ContainsFunc(fixed, func(d configDef) bool { return d.server == name }) {
+	if isCoarse(name) || slices.ContainsFunc(fixed, func(d configDef) bool { return d.server == name }) {
 		return nil, fmt.Errorf("%w: %s is not set this way, it follows from how the server was started", ErrInvalidConfig, name)
 	}
 	return nil, fmt.Errorf("%w: unknown config %q", ErrInvalidConfig, name)
