@@ -25,7 +25,8 @@ import (
 //	header, 64 bytes                    record, 104 bytes
 //	  0 4 "LTCK"                          0 16 topic id
 //	  4 2 version = 1                    16  4 partition
-//	  6 2 flags = 0                      20  4 flags: 1 corrupt, 2 compacted
+//	  6 2 flags = 0                      20  4 flags: 1 corrupt, 2 compacted; from bit 2 on the seconds
+//	                                          from the active segment's first append to its last
 //	  8 8 generation                     24  8 log start offset (a hint)
 //	 16 4 count of records               32  8 base offset of the active segment
 //	 20 8 wall clock, ms                 40  8 recovery offset: first not known durable
@@ -53,6 +54,9 @@ const (
 
 	flagCorrupt   = 1 << 0
 	flagCompacted = 1 << 1
+	// The flags' other bits count seconds.
+	secondsShift     = 2
+	maxActiveSeconds = 1<<(32-secondsShift) - 1
 
 	bootIDPath = "/proc/sys/kernel/random/boot_id"
 )
@@ -75,12 +79,18 @@ type checkpointRecord struct {
 	recoveryPos        int64
 	maxTimestamp       int64
 	lastAppendMs       int64
+	activeSeconds      uint32 // of the active segment, from the first append to the last; at most maxActiveSeconds
 	indexEntries       uint32
 	indexCRC           uint32
 	timeIndexEntries   uint32
 	timeIndexCRC       uint32
 	logCRC             uint32
 	leaderEpoch        int32
+}
+
+// firstAppendMs is about when the active segment got its first record.
+func (r *checkpointRecord) firstAppendMs() int64 {
+	return r.lastAppendMs - int64(r.activeSeconds)*1000
 }
 
 // checkpoint is the content of a slot. The next one to write has generation+1.
@@ -128,6 +138,7 @@ func appendCheckpointRecord(b []byte, generation uint64, id ID, r checkpointReco
 	if r.compacted {
 		flags |= flagCompacted
 	}
+	flags |= min(r.activeSeconds, maxActiveSeconds) << secondsShift
 	b = le.AppendUint32(b, flags)
 	for _, v := range [...]int64{
 		r.logStart, r.activeBase, r.recoveryOffset, r.recoveryPos, r.maxTimestamp, r.lastAppendMs,
@@ -190,7 +201,7 @@ func decodeCheckpointRecord(generation uint64, b []byte) (id ID, r checkpointRec
 	return id, checkpointRecord{
 		corrupt: flags&flagCorrupt != 0, compacted: flags&flagCompacted != 0,
 		logStart: i64(24), activeBase: i64(32), recoveryOffset: i64(40), recoveryPos: i64(48),
-		maxTimestamp: i64(56), lastAppendMs: i64(64),
+		maxTimestamp: i64(56), lastAppendMs: i64(64), activeSeconds: flags >> secondsShift,
 		indexEntries: le.Uint32(b[72:]), indexCRC: le.Uint32(b[76:]),
 		timeIndexEntries: le.Uint32(b[80:]), timeIndexCRC: le.Uint32(b[84:]),
 		logCRC: le.Uint32(b[88:]), leaderEpoch: int32(le.Uint32(b[92:])), activeGen: le.Uint32(b[96:]),

@@ -285,6 +285,9 @@ func (k *keeper) record(l *Log) (checkpointRecord, bool, error) {
 		logStart: start, activeBase: m.seg.base, activeGen: m.seg.gen, recoveryOffset: m.offset, recoveryPos: m.pos,
 		maxTimestamp: m.maxTimestamp, lastAppendMs: m.lastAppend, logCRC: m.crc, leaderEpoch: m.epoch,
 	}
+	if age := (m.lastAppend - m.firstAppend) / 1000; m.firstAppend > 0 && age > 0 {
+		r.activeSeconds = uint32(min(age, maxActiveSeconds))
+	}
 	if sealed {
 		// The entries are behind the seal; should that be damaged, the
 		// whole segment is scanned.

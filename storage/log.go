@@ -71,6 +71,7 @@ type mark struct {
 	pos, offset  int64
 	crc          uint32
 	maxTimestamp int64
+	firstAppend  int64
 	lastAppend   int64
 	entries      int
 	times        int
@@ -176,7 +177,7 @@ func (l *Log) activeLocked() *segment { return l.mu.segments[len(l.mu.segments)-
 func (l *Log) markLocked() mark {
 	s := l.activeLocked()
 	return mark{
-		seg: s, pos: s.size, offset: s.next, crc: s.crc, maxTimestamp: s.maxTimestamp, lastAppend: s.lastAppend,
+		seg: s, pos: s.size, offset: s.next, crc: s.crc, maxTimestamp: s.maxTimestamp, firstAppend: s.firstAppend, lastAppend: s.lastAppend,
 		entries: len(s.entries), times: len(s.times), producers: s.producers, epoch: l.mu.epoch,
 	}
 }

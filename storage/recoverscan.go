@@ -41,7 +41,7 @@ func (r *recovery) resume(f *found) {
 		s.lastEntry = int64(entries[len(entries)-1].pos)
 	}
 	s.next, s.size, s.maxTimestamp, s.crc = r.rec.recoveryOffset, r.rec.recoveryPos, r.rec.maxTimestamp, r.rec.logCRC
-	s.firstAppend, s.lastAppend = r.rec.lastAppendMs, r.rec.lastAppendMs
+	s.firstAppend, s.lastAppend = r.rec.firstAppendMs(), r.rec.lastAppendMs
 	s.written = writtenIndex{entries: len(entries), times: len(times), entriesCRC: r.rec.indexCRC, timesCRC: r.rec.timeIndexCRC}
 }
 
@@ -119,7 +119,11 @@ func (r *recovery) keepScanned(i int, h *handle, grown bool) error {
 	if grown {
 		now := r.dir.opts.Now().UnixMilli()
 		s.lastAppend = now
-		if s.firstAppend == 0 {
+		switch {
+		case s.firstAppend != 0:
+		case r.known && s.base == r.rec.activeBase && r.rec.recoveryOffset > s.base:
+			s.firstAppend = min(r.rec.firstAppendMs(), now)
+		default:
 			s.firstAppend = now
 		}
 	}

@@ -6,7 +6,9 @@ import (
 	"math/rand/v2"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"leat/storage/disk"
 	"leat/storage/record"
@@ -292,4 +294,45 @@ func fileSize(t *testing.T, f disk.File) int64 {
 		t.Fatal(err)
 	}
 	return info.Size()
+}
+
+func TestAgeSurvivesRestarts(t *testing.T) {
+	// Proves that the age of the segment that grows does not begin anew with a
+	// restart, be it clean or a crash, with or without an index that holds.
+	t.Parallel()
+	for _, way := range []string{"clean", "crash", "crash without index"} {
+		var clock atomic.Int64
+		clock.Store(1_700_000_000_000)
+		now := func() time.Time { return time.UnixMilli(clock.Load()) }
+		fs := disk.NewMem()
+		cfg := Config{SegmentAge: time.Hour, IndexInterval: 1}
+		d := openDir(t, fs, func(o *Options) { o.Now = now })
+		l := openLog(t, d, cfg)
+		for range 5 {
+			mustAppend(t, l, batchOf(t, record.None, nil, "x"))
+			clock.Add(10 * time.Minute.Milliseconds())
+		}
+		waitDurable(t, l)
+		forceCheckpoint(t, d)
+		left := fs
+		if way == "clean" {
+			mustClose(t, d)
+		} else {
+			left = fs.CrashClone(1, nil)
+			mustClose(t, d)
+		}
+		if way == "crash without index" {
+			setFile(t, left, l.mu.segments[0].stem+indexSuffix, nil)
+		}
+		d = openDir(t, left, func(o *Options) { o.Now = now })
+		l = openLog(t, d, cfg)
+		if err := l.rollIfOver(now()); err != nil || l.Segments() != 1 {
+			t.Errorf("%s: %d segments after 50 minutes, %v", way, l.Segments(), err)
+		}
+		clock.Add(10*time.Minute.Milliseconds() + 1000)
+		if err := l.rollIfOver(now()); err != nil || l.Segments() != 2 {
+			t.Errorf("%s: %d segments after an hour, %v", way, l.Segments(), err)
+		}
+		mustClose(t, d)
+	}
 }
