@@ -69,12 +69,10 @@ func TestStalledDisk(t *testing.T) {
 
 	entered := make(chan bool, 100)
 	release := fs.Stall(func(op disk.Op) bool {
-		switch op.Kind {
-		case disk.OpSync, disk.OpSyncData, disk.OpSyncAll, disk.OpSyncDir:
-			if path.Dir(path.Dir(op.Path)) == "/data/logs" || op.Path == "/data" {
-				entered <- true
-				return true
-			}
+		syncs := op.Kind == disk.OpSync || op.Kind == disk.OpSyncData || op.Kind == disk.OpSyncAll || op.Kind == disk.OpSyncDir
+		if syncs && (path.Dir(path.Dir(op.Path)) == "/data/logs" || op.Path == "/data") {
+			entered <- true
+			return true
 		}
 		return false
 	})
