@@ -77,6 +77,7 @@ func Open(ctx context.Context, opts Options) (*Broker, error) {
 	b.dir.SetScrubRate(b.configs().number(scrubRate))
 	b.dir.SetLowWater(b.configs().number(diskLow))
 	b.loops.Go(b.retain)
+	b.loops.Go(b.compact)
 	return b, nil
 }
 

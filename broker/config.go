@@ -90,21 +90,21 @@ type configDef struct {
 // Names are Kafka's wherever Kafka has one.
 var configs = []configDef{
 	{"batch.max.expanded.bytes", "log.batch.max.expanded.bytes", ConfigLong, "67108864", longIn(1<<10, 1<<31-1), "The most bytes that a compressed batch may expand to; more is refused."},
-	{"cleanup.policy", "log.cleanup.policy", ConfigList, "delete", listOf("delete", "compact"), "What happens to old records: delete by age and size, or compact to the last of each key. Records without a key are refused where it says compact. Deletion runs wherever it says delete; compaction does not run yet."},
+	{"cleanup.policy", "log.cleanup.policy", ConfigList, "delete", listOf("delete", "compact"), "What happens to old records: delete by age and size, or compact to the last of each key. Records without a key are refused where it says compact, and removed if they were there before. It may say both."},
 	{"compression.type", "compression.type", ConfigString, "producer", oneOf("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"), "The codec of batches that the server builds itself, for records that come over HTTP; producer means none. A Kafka client's batch is stored as it came."},
-	{"delete.retention.ms", "log.cleaner.delete.retention.ms", ConfigLong, "86400000", longIn(0, math.MaxInt64), "How long a tombstone stays readable after compaction first met it. Kept, but not applied yet."},
+	{"delete.retention.ms", "log.cleaner.delete.retention.ms", ConfigLong, "86400000", longIn(0, math.MaxInt64), "How long a tombstone stays readable after compaction first met it; it goes when the partition is compacted after that."},
 	{"file.delete.delay.ms", "log.segment.delete.delay.ms", ConfigLong, "60000", longIn(0, math.MaxInt64), "Kept for clients that set it; removed segments stay readable for the reads that hold them, however long."},
 	{"flush.messages", "log.flush.interval.messages", ConfigLong, "1", longIn(1, math.MaxInt64), "1 is fsync mode: acks=all means on disk. More is page-cache mode: records are flushed after so many, 16 MiB or one second."},
 	{"flush.ms", "log.flush.interval.ms", ConfigLong, "9223372036854775807", longIn(0, math.MaxInt64), "In page-cache mode, the longest that a record waits for a flush; never more than one second."},
 	{"index.interval.bytes", "log.index.interval.bytes", ConfigInt, "4096", longIn(0, math.MaxInt32), "The bytes of log for each index entry."},
 	{"leat.validate", "log.leat.validate", ConfigString, "full", oneOf("full", "header"), "full checks every record of a batch before it is stored; header only the batch's header and checksum."},
-	{"max.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms", ConfigLong, "9223372036854775807", longIn(1, math.MaxInt64), "The longest that a record stays out of compaction. Kept, but not applied yet."},
+	{"max.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms", ConfigLong, "9223372036854775807", longIn(1, math.MaxInt64), "The longest that a record stays out of compaction: a segment is closed at that age, and the partition compacted however few of its bytes are dirty."},
 	{"max.message.bytes", "message.max.bytes", ConfigInt, "1048588", longIn(1, math.MaxInt32), "The largest batch that is taken, in bytes as it is sent."},
 	{"message.timestamp.after.max.ms", "log.message.timestamp.after.max.ms", ConfigLong, "3600000", longIn(0, math.MaxInt64), "How far a record's time may be ahead of the server's clock."},
 	{"message.timestamp.before.max.ms", "log.message.timestamp.before.max.ms", ConfigLong, "9223372036854775807", longIn(0, math.MaxInt64), "How far a record's time may be behind the server's clock."},
 	{"message.timestamp.type", "log.message.timestamp.type", ConfigString, "CreateTime", oneOf("CreateTime", "LogAppendTime"), "Whose clock a record's time comes from: the producer's or the server's."},
-	{"min.cleanable.dirty.ratio", "log.cleaner.min.cleanable.ratio", ConfigDouble, "0.5", ratio, "The share of uncompacted bytes at which compaction starts. Kept, but not applied yet."},
-	{"min.compaction.lag.ms", "log.cleaner.min.compaction.lag.ms", ConfigLong, "0", longIn(0, math.MaxInt64), "How long a record is safe from compaction. Kept, but not applied yet."},
+	{"min.cleanable.dirty.ratio", "log.cleaner.min.cleanable.ratio", ConfigDouble, "0.5", ratio, "The share of uncompacted bytes above which a partition is compacted. The segment that grows does not count."},
+	{"min.compaction.lag.ms", "log.cleaner.min.compaction.lag.ms", ConfigLong, "0", longIn(0, math.MaxInt64), "How long a record is safe from compaction, by the newest record of its segment."},
 	{"min.insync.replicas", "min.insync.replicas", ConfigInt, "1", longIn(1, math.MaxInt32), "The replicas that must be in sync for acks=all to be taken. Where nobody sets it: 2 with three replicas or more, else 1."},
 	{"preallocate", "log.preallocate", ConfigBool, "false", oneOf("true", "false"), "Kept for clients that set it; Leat preallocates by what a log appended lately."},
 	{"retention.bytes", "log.retention.bytes", ConfigLong, "-1", longIn(-1, math.MaxInt64), "The bytes of each partition that are kept at least: its oldest segment is deleted once the others hold as many. -1 is no limit."},
@@ -119,6 +119,10 @@ var configs = []configDef{
 	{"", "default.replication.factor", ConfigInt, "1", longIn(1, math.MaxInt16), "The replicas of a topic whose maker does not say."},
 	{"", diskLow, ConfigLong, "0", longIn(0, math.MaxInt64), "The free space in bytes on the data disk below which records are refused, while all else works; at most half of the disk. 0 is a fiftieth of the disk, 256 MiB to 4 GiB, and at most an eighth."},
 	{"", scrubRate, ConfigLong, "4194304", longIn(0, math.MaxInt64), "How many bytes a second are read again of segments that have ended, to find damage while there may be another copy; 0 is none. A change begins a new pass."},
+	{"", "log.cleaner.backoff.ms", ConfigLong, "15000", longIn(0, math.MaxInt64), "How often partitions are looked for that are to be compacted, when there were none."},
+	{"", "log.cleaner.dedupe.buffer.size", ConfigLong, "134217728", longIn(1<<10, math.MaxInt64), "The most memory that compaction takes for the keys of a pass, 24 bytes for each. What does not fit is left for the next pass."},
+	{"", "log.cleaner.enable", ConfigBool, "true", oneOf("true", "false"), "Whether topics with cleanup.policy=compact are compacted."},
+	{"", "log.cleaner.io.max.bytes.per.second", ConfigDouble, "1.7976931348623157E308", positive, "The bytes a second that compaction reads and writes at most, on average."},
 	{"", "log.retention.check.interval.ms", ConfigLong, "300000", longIn(1, math.MaxInt64), "How often segments are looked for that retention.ms and retention.bytes let go; also at most 30 s after the start, and when configs change."},
 	{"", "num.partitions", ConfigInt, "4", longIn(1, 100_000), "The partitions of a topic whose maker does not say."},
 	{"", "producer.id.expiration.ms", ConfigLong, "86400000", longIn(1, math.MaxInt64), "How long an idle idempotent producer is remembered."},
@@ -137,6 +141,13 @@ func longIn(low, high int64) func(string) error {
 func ratio(v string) error {
 	if f, err := strconv.ParseFloat(v, 64); err != nil || !(f >= 0 && f <= 1) {
 		return fmt.Errorf("%q is not a number from 0 to 1", v)
+	}
+	return nil
+}
+
+func positive(v string) error {
+	if f, err := strconv.ParseFloat(v, 64); err != nil || !(f > 0) {
+		return fmt.Errorf("%q is not a number above 0", v)
 	}
 	return nil
 }

@@ -13,6 +13,8 @@ type metrics struct {
 	// produce holds the observers of a histogram by acks: none, leader, all.
 	produce [3]prometheus.Observer
 	topics  topicMetrics
+	// dirtyRatio is the greatest of all partitions, when they were last looked at.
+	dirtyRatio prometheus.Gauge
 }
 
 func newMetrics(reg prometheus.Registerer, b *Broker) *metrics {
@@ -24,6 +26,9 @@ func newMetrics(reg prometheus.Registerer, b *Broker) *metrics {
 			Name: "leat_broker_tails", Help: "Streams and subscriptions that follow a topic.",
 		}),
 	}
+	m.dirtyRatio = prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "leat_broker_max_dirty_ratio", Help: "The greatest share of bytes that compaction has not gone over, of all compacted partitions.",
+	})
 	produce := prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name:    "leat_broker_produce_seconds",
 		Help:    "Time from the append of a request's batches until they were acknowledged as the acks asked.",
@@ -36,7 +41,7 @@ func newMetrics(reg prometheus.Registerer, b *Broker) *metrics {
 	gauge := func(name, help string, value func() float64) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, value)
 	}
-	reg.MustRegister(m.waiting, m.tails, produce, &m.topics,
+	reg.MustRegister(m.waiting, m.tails, produce, &m.topics, m.dirtyRatio,
 		gauge("leat_broker_partitions", "Partitions served by this node.", func() float64 {
 			b.mu.RLock()
 			defer b.mu.RUnlock()
@@ -46,6 +51,9 @@ func newMetrics(reg prometheus.Registerer, b *Broker) *metrics {
 			b.mu.RLock()
 			defer b.mu.RUnlock()
 			return float64(len(b.mu.topics))
+		}),
+		gauge("leat_broker_uncleanable_partitions", "Compacted partitions that compaction leaves alone because they are damaged.", func() float64 {
+			return float64(b.uncleanable())
 		}),
 		gauge("leat_broker_damaged_partitions", "Partitions of which a part cannot be read.", func() float64 {
 			return float64(b.damages())

@@ -24,7 +24,9 @@ type partition struct {
 	hw atomic.Int64
 	// damaged says that damage found by a read was reported.
 	damaged atomic.Bool
-	mu      struct {
+	// uncleanable says that compaction came upon damage and leaves the log alone.
+	uncleanable atomic.Bool
+	mu          struct {
 		sync.Mutex
 		meta     controller.Partition
 		settings settings

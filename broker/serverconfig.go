@@ -148,6 +148,12 @@ func (s serverConfigs) lookup(d *configDef) (string, ConfigSource) {
 
 func (s serverConfigs) number(name string) int64 { return number(s.value(name)) }
 
+// float is a server config that is a number with a fraction.
+func (s serverConfigs) float(name string) float64 {
+	f, _ := strconv.ParseFloat(s.value(name), 64) // its check let it through
+	return f
+}
+
 // number reads a value that its check let through.
 func number(v string) int64 {
 	n, _ := strconv.ParseInt(v, 10, 64)

@@ -2,6 +2,7 @@ package broker
 
 import (
 	"math"
+	"strconv"
 	"strings"
 	"time"
 
@@ -19,6 +20,8 @@ type settings struct {
 	minISR int
 	// retention is what the logs may let go; its bound is for who asks.
 	retention storage.Retention
+	// dirtyRatio is min.cleanable.dirty.ratio.
+	dirtyRatio float64
 	// codec is that of the batches that the server builds.
 	codec record.Codec
 }
@@ -60,6 +63,10 @@ func (s serverConfigs) settings(set map[string]string) settings {
 			TimestampBefore:    max(millis(num("message.timestamp.before.max.ms")), 1),
 			TimestampAfter:     max(millis(num("message.timestamp.after.max.ms")), 1),
 			RequireKeys:        strings.Contains(get("cleanup.policy"), "compact"),
+			Compact:            strings.Contains(get("cleanup.policy"), "compact"),
+			DeleteRetention:    max(millis(num("delete.retention.ms")), 1),
+			MinCompactionLag:   millis(num("min.compaction.lag.ms")),
+			MaxCompactionLag:   millis(num("max.compaction.lag.ms")),
 			HeaderOnly:         get("leat.validate") == "header",
 			ProducerExpiration: millis(s.number("producer.id.expiration.ms")),
 		},
@@ -76,6 +83,7 @@ func (s serverConfigs) settings(set map[string]string) settings {
 	if n, ok := asked("min.insync.replicas"); ok {
 		out.minISR = int(n)
 	}
+	out.dirtyRatio, _ = strconv.ParseFloat(get("min.cleanable.dirty.ratio"), 64) // its check let it through
 	out.codec, _ = record.ParseCodec(codecName(get("compression.type")))
 	return out
 }

@@ -1,0 +1,137 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"leat/storage"
+)
+
+// compact keeps the logs of compacted topics small, one at a time and the
+// dirtiest first, until the broker closes.
+func (b *Broker) compact() {
+	pace := newPace(func() float64 { return b.configs().float("log.cleaner.io.max.bytes.per.second") })
+	var cleaner *storage.Cleaner
+	var size int64
+	timer := time.NewTimer(b.cleanerBackoff())
+	defer timer.Stop()
+	for {
+		select {
+		case <-b.done.Done():
+			return
+		case <-timer.C:
+		}
+		if n := b.configs().number("log.cleaner.dedupe.buffer.size"); cleaner == nil || n != size {
+			size = n
+			cleaner = storage.NewCleaner(storage.CleanerOptions{MapBytes: n, Pace: pace.wait})
+		}
+		for b.compactNext(cleaner) {
+		}
+		timer.Reset(b.cleanerBackoff())
+	}
+}
+
+func (b *Broker) cleanerBackoff() time.Duration {
+	return max(millis(b.configs().number("log.cleaner.backoff.ms")), time.Millisecond)
+}
+
+// compactNext compacts the dirtiest log that is due. It reports whether there
+// was one, and it is worth to look for another at once.
+func (b *Broker) compactNext(cleaner *storage.Cleaner) (more bool) {
+	if b.dir.Failed() != nil || b.done.Err() != nil || b.configs().value("log.cleaner.enable") != "true" {
+		return false
+	}
+	p := b.dirtiest(b.opts.Now())
+	if p == nil {
+		return false
+	}
+	done, err := p.log.Compact(b.done, cleaner, p.hw.Load())
+	switch {
+	case err == nil:
+		return done.To > done.From
+	case errors.Is(err, storage.ErrClosed), errors.Is(err, context.Canceled), b.done.Err() != nil:
+	case errors.Is(err, storage.ErrCorrupt):
+		p.uncleanable.Store(true)
+		b.damage(p, err, slog.String("while", "compacting"))
+		return true
+	default:
+		b.log.Warn("partition was not compacted, the next round tries again",
+			slog.String("topic", p.topic.name), slog.Int("partition", int(p.id.Partition)), slog.Any("err", err))
+	}
+	return false
+}
+
+// dirtiest is the partition whose log is to be compacted next, nil if none is:
+// one whose share of dirty bytes is greater than min.cleanable.dirty.ratio, or
+// in which records wait longer than max.compaction.lag.ms. Those that cannot be
+// compacted are passed over.
+func (b *Broker) dirtiest(now time.Time) *partition {
+	var next *partition
+	var most, greatest float64
+	for _, p := range b.partitions() {
+		p.mu.Lock()
+		compact, ratio, gone := p.mu.settings.log.Compact, p.mu.settings.dirtyRatio, p.mu.gone
+		p.mu.Unlock()
+		if !compact || gone != nil || p.skipped() {
+			continue
+		}
+		dirt := p.log.Dirt(now, p.hw.Load())
+		greatest = max(greatest, dirt.Ratio())
+		if dirt.Dirty > 0 && (dirt.Overdue || dirt.Ratio() > ratio) && (next == nil || dirt.Ratio() > most) {
+			next, most = p, dirt.Ratio()
+		}
+	}
+	b.metrics.dirtyRatio.Set(greatest)
+	return next
+}
+
+// skipped says that compaction leaves the partition alone because it is
+// damaged.
+func (p *partition) skipped() bool { return p.uncleanable.Load() || p.damaged.Load() }
+
+// uncleanable counts the compacted partitions that compaction leaves alone.
+func (b *Broker) uncleanable() (n int) {
+	for _, p := range b.partitions() {
+		p.mu.Lock()
+		compact := p.mu.settings.log.Compact
+		p.mu.Unlock()
+		if compact && p.skipped() {
+			n++
+		}
+	}
+	return n
+}
+
+// pace spreads bytes over time.
+type pace struct {
+	rate func() float64 // bytes a second
+	free time.Time      // when the next bytes may move
+}
+
+func newPace(rate func() float64) *pace { return &pace{rate: rate} }
+
+// maxWait bounds one wait, whatever the rate and the clock do.
+const maxWait = 10 * time.Second
+
+// wait returns when bytes more may move, or with ctx's error.
+func (p *pace) wait(ctx context.Context, bytes int) error {
+	now := time.Now()
+	if p.free.Before(now) {
+		p.free = now
+	}
+	wait := min(p.free.Sub(now), maxWait)
+	p.free = now.Add(wait + time.Duration(min(float64(bytes)/p.rate(), maxWait.Seconds())*float64(time.Second)))
+	if wait < time.Millisecond {
+		return ctx.Err()
+	}
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
