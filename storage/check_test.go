@@ -419,42 +419,6 @@ func TestCheckReadErrors(t *testing.T) {
 	}
 }
 
-// TestCheckAfterCrash proves that whatever a crash leaves, at any operation on
-// the file system, is no damage: there are warnings at most, and so there are
-// after the recovery from it was cut short.
-func TestCheckAfterCrash(t *testing.T) {
-	t.Parallel()
-	for _, keep := range []float64{0, 0.5, 1} {
-		for at := 1; ; at++ {
-			s, m := &script{}, disk.NewMem()
-			rng := rand.New(rand.NewPCG(uint64(at), 2))
-			var clone *disk.Mem
-			var start int64
-			cutBefore(m, at, func() { clone, start = m.CrashClone(keep, rng), s.start() })
-			if err := s.run(t, m); err != nil {
-				t.Fatal(err)
-			}
-			m.SetFault(nil)
-			if clone == nil {
-				break
-			}
-			for range 2 {
-				r, err := Check(t.Context(), CheckOptions{FS: clone, Path: "/data", Records: true})
-				if damaged := new(DamagedError); errors.As(err, &damaged) && errors.Is(damaged.Err, errNothing) || errors.Is(err, fs.ErrNotExist) {
-					break // the crash came before there was anything
-				}
-				if err != nil {
-					t.Fatalf("keep=%v, cut before operation %d: %v", keep, at, err)
-				}
-				if r.Damages > 0 {
-					t.Fatalf("keep=%v, cut before operation %d:\n%s", keep, at, r.lines())
-				}
-				clone = crashInRecovery(t, clone, at, keep, rng, start)
-			}
-		}
-	}
-}
-
 // TestCheckOnDisk proves on the operating system's file system that a server
 // keeps Check out and Check a server, and that not even the lock file changes.
 func TestCheckOnDisk(t *testing.T) {

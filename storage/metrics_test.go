@@ -12,7 +12,7 @@ import (
 )
 
 // gathered is the value of a gauge or counter, or the count of a histogram.
-func gathered(t *testing.T, r *prometheus.Registry, name string) float64 {
+func gathered(t testing.TB, r *prometheus.Registry, name string) float64 {
 	t.Helper()
 	families, err := r.Gather()
 	if err != nil {
@@ -96,7 +96,7 @@ func TestTotals(t *testing.T) {
 	if err != nil || free <= 0 || total <= free {
 		t.Errorf("usage: %d of %d, %v", free, total, err)
 	}
-	d.room.measure()
+	d.measureFree()
 	if gathered(t, registry, "disk_total_bytes") != float64(total) || gathered(t, registry, "disk_free_bytes") <= 0 {
 		t.Errorf("disk metrics: %v of %v", gathered(t, registry, "disk_free_bytes"), gathered(t, registry, "disk_total_bytes"))
 	}

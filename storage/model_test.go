@@ -129,7 +129,7 @@ func (r *modelRun) run(steps int) {
 }
 
 // waitDurableOrLazy waits where a flush comes at once.
-func waitDurableOrLazy(t *testing.T, l *Log, cfg Config) {
+func waitDurableOrLazy(t testing.TB, l *Log, cfg Config) {
 	if cfg.FlushMessages == 1 {
 		waitDurable(t, l)
 	}

@@ -38,7 +38,7 @@ func startFixture(t *testing.T, m *disk.Mem, n int) (*Dir, *Log, *model) {
 var startConfig = Config{SegmentBytes: 900, IndexInterval: 150}
 
 // segmentFiles are the names of a log's files, and of those in the trash.
-func segmentFiles(t *testing.T, m disk.FS) (logs, trash []string) {
+func segmentFiles(t testing.TB, m disk.FS) (logs, trash []string) {
 	t.Helper()
 	logs, err := m.List(path.Join("/data/logs", testID.dirName()))
 	if err != nil {

@@ -260,7 +260,7 @@ func (m *Mem) twoNames(kind OpKind, from, to string, do func(n *node, src, dst n
 		defer m.mu.Unlock()
 		err = m.resolveTwo(from, to, do)
 	}
-	if err != nil {
+	if err != nil && !errors.Is(err, ErrSkip) {
 		return &os.LinkError{Op: kind.String(), Old: from, New: to, Err: err}
 	}
 	return nil
@@ -346,6 +346,8 @@ func (m *Mem) SyncAll(dir string) error {
 	defer m.mu.Unlock()
 	_, err := m.lookup(p)
 	switch {
+	case errors.Is(fault, ErrSkip), errors.Is(fault, ErrUnsupported):
+		err = fault // nothing was tried, so nothing is lost
 	case fault != nil:
 		err = fault
 		m.root.walk(func(n *node) { n.syncFailed() })
@@ -397,9 +399,9 @@ func (m *Mem) Usage(dir string) (Usage, error) {
 	return Usage{Total: uint64(total), Free: uint64(max(total-m.space.used, 0))}, nil
 }
 
-// pathError is nil for a nil err.
+// pathError is nil for a nil err and for ErrSkip.
 func pathError(op, name string, err error) error {
-	if err == nil {
+	if err == nil || errors.Is(err, ErrSkip) {
 		return nil
 	}
 	return &fs.PathError{Op: op, Path: name, Err: err}

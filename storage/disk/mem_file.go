@@ -1,6 +1,7 @@
 package disk
 
 import (
+	"errors"
 	"io"
 	"io/fs"
 	"os"
@@ -73,6 +74,8 @@ func (f *memFile) WriteVec(bufs [][]byte, off int64) (int, error) {
 	short, fault := f.begin(OpWrite, off, size)
 	n, err := 0, fault
 	switch {
+	case errors.Is(fault, ErrSkip):
+		n = size
 	case fault != nil && short == 0:
 	case !f.writes:
 		err = syscall.EBADF
@@ -161,10 +164,11 @@ func (f *memFile) sync(kind OpKind, op string) error {
 	_, err := f.begin(kind, 0, 0)
 	f.mem.mu.Lock()
 	defer f.mem.mu.Unlock()
-	if err != nil {
-		f.node.syncFailed()
-	} else {
+	switch {
+	case err == nil:
 		f.node.sync()
+	case !errors.Is(err, ErrSkip):
+		f.node.syncFailed()
 	}
 	return pathError(op, f.name, err)
 }

@@ -3,6 +3,7 @@ package disk
 import (
 	"errors"
 	"strconv"
+	"syscall"
 )
 
 // OpKind is the kind of a file system operation.
@@ -81,6 +82,16 @@ func (e *ShortWriteError) Error() string {
 // Unwrap returns Err.
 func (e *ShortWriteError) Unwrap() error { return e.Err }
 
+// ErrSkip is an error for the function given to SetFault: the operation does
+// not happen, but says that it did. So lies a disk that ignores a sync, so
+// works a program without the call, and what a process does after kill -9 is
+// nothing but such operations. Only an operation that gives nothing back can be
+// skipped; for OpOpen, OpLock and those that do not change anything it is EIO.
+var ErrSkip = errors.New("operation skipped")
+
+// skippable says whether ErrSkip is possible for the operation.
+func (k OpKind) skippable() bool { return k.Changes() && k != OpOpen && k != OpLock }
+
 // SetFault has fn called before every operation; an error that it returns is
 // the operation's result, and the operation does not happen (but see
 // ShortWriteError). nil removes it. fn runs without any lock held, so it may use m,
@@ -130,6 +141,9 @@ func (m *Mem) before(op Op) (short int, err error) {
 		return 0, nil
 	}
 	err = (*fn)(op)
+	if errors.Is(err, ErrSkip) && !op.Kind.skippable() {
+		err = syscall.EIO
+	}
 	if sw, ok := errors.AsType[*ShortWriteError](err); ok {
 		return min(max(sw.N, 0), op.Len), sw.Err
 	}

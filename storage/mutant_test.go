@@ -1,0 +1,138 @@
+package storage
+
+import (
+	"strings"
+	"sync"
+	"testing"
+
+	"leat/storage/disk"
+	"leat/storage/disk/disktest"
+)
+
+// needless are the sites that no proof needs to notice, each with the reason.
+var needless = map[string]string{}
+
+// mutantProofs are the proofs that must notice a sync or rename that is not
+// there. Who adds such a call adds what would break without it.
+var mutantProofs = []struct {
+	name  string
+	prove func(testing.TB, *world)
+}{
+	{"created logs are there", proveCreated},
+	{"removed files are gone", proveRemoved},
+	{"a checkpoint is there before what it vouches for goes", proveCheckpoint},
+	{"a clean stop is known", proveCleanStop},
+	{"many logs are durable", proveMany},
+	{"killed, started, and cut", proveKilled},
+	{"a checkpoint names what has a name", proveCheckpointNames},
+	{"recovered names", proveRecoveredNames},
+	{"an index is rebuilt once", proveRebuilt},
+	{"what is sealed is not read again", proveSealed},
+	{"stale index files", proveOrphans},
+	{"seals have no holes", proveSealOrder},
+	{"what was behind a torn end stays away", proveTorn},
+	{"what was set aside stays away", proveAside},
+	{"removed logs stay away", proveGone},
+	{"cut everywhere, nothing kept", scriptProof(scriptConfig, false, 0)},
+	{"cut everywhere without syncfs", scriptProof(scriptConfig, true, 0)},
+	{"cut everywhere, flushed late", scriptProof(lazyConfig, false, 0)},
+	{"cut everywhere, flushed late, half kept", scriptProof(lazyConfig, false, 0.5)},
+	{"cut everywhere, half kept", scriptProof(scriptConfig, false, 0.5)},
+}
+
+// TestEverySyncIsNeeded proves that each sync and each rename in the sources is
+// there for a reason: without it some proof fails. It finds the calls in the
+// sources, so that none is forgotten.
+func TestEverySyncIsNeeded(t *testing.T) {
+	t.Parallel()
+	sites := disktest.Sites(t, "leat/storage", ".")
+	if len(sites) < 20 {
+		t.Fatalf("only %d sites were found", len(sites))
+	}
+	whole := make([]func() string, len(mutantProofs))
+	for i, p := range mutantProofs {
+		whole[i] = sync.OnceValue(func() string {
+			return disktest.Attempt(t, func(t testing.TB) { p.prove(t, &world{}) })
+		})
+	}
+	known := map[string]bool{}
+	for i, site := range sites {
+		known[site.String()] = true
+		t.Run(strings.ReplaceAll(site.String(), " ", "_"), func(t *testing.T) {
+			t.Parallel()
+			proveNeeded(t, sites, i, whole)
+		})
+	}
+	for name := range needless {
+		if !known[name] {
+			t.Errorf("%q is called needless, but there is no such call", name)
+		}
+	}
+}
+
+// proveNeeded looks for a proof that fails without the site, and does not
+// otherwise.
+func proveNeeded(t *testing.T, sites []disktest.Site, i int, whole []func() string) {
+	reached := false
+	for n, p := range mutantProofs {
+		w := &world{mute: func() bool { return disktest.Caller(sites) == i }}
+		failure := disktest.Attempt(t, func(t testing.TB) { p.prove(t, w) })
+		reached = reached || w.hits.Load() > 0
+		if failure == "" {
+			continue
+		}
+		if failure := whole[n](); failure != "" {
+			t.Fatalf("%s fails in a whole world:\n%s", p.name, failure)
+		}
+		if reason := needless[sites[i].String()]; reason != "" {
+			t.Errorf("called needless (%s), but %q needs it:\n%s", reason, p.name, failure)
+		}
+		t.Logf("%s: %s", p.name, failure)
+		return
+	}
+	if needless[sites[i].String()] == "" {
+		t.Errorf("nothing breaks without %s (reached: %t): add to mutantProofs what would, or to needless why not", sites[i], reached)
+	}
+}
+
+// skips says whether the operation is the one that this world lacks.
+func (w *world) skips(op disk.Op) bool {
+	if w.mute == nil || !disktest.Asks(op.Kind) || !w.mute() {
+		return false
+	}
+	w.hits.Add(1)
+	return true
+}
+
+// reopened is fs as a disk of this world.
+func (w *world) reopened(fs *disk.Mem) *disk.Mem {
+	w.fault(fs, nil)
+	return fs
+}
+
+// openDir opens a directory that the proof's end closes, also when it fails.
+func (w *world) openDir(t testing.TB, fs *disk.Mem, change ...func(*Options)) *Dir {
+	d := openDir(t, fs, change...)
+	t.Cleanup(func() { _ = d.Close() })
+	return d
+}
+
+// kill ends the process that has d open, as kill -9 does: what it wrote is in
+// the page cache, and not one byte more comes.
+func (w *world) kill(fs *disk.Mem, d *Dir) {
+	fs.SetFault(func(op disk.Op) error {
+		if op.Kind.Changes() {
+			return disk.ErrSkip
+		}
+		return nil
+	})
+	_ = d.Close()
+	w.fault(fs, nil)
+}
+
+func scriptProof(cfg Config, noSyncAll bool, keep float64) func(testing.TB, *world) {
+	return func(t testing.TB, w *world) {
+		s := script{world: w, cfg: cfg, noSyncAll: noSyncAll, keeps: []float64{keep}}
+		s.prove(t, shortStep)
+	}
+}
