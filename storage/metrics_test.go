@@ -96,7 +96,7 @@ func TestTotals(t *testing.T) {
 	if err != nil || free <= 0 || total <= free {
 		t.Errorf("usage: %d of %d, %v", free, total, err)
 	}
-	d.measureFree()
+	d.room.measure()
 	if gathered(t, registry, "disk_total_bytes") != float64(total) || gathered(t, registry, "disk_free_bytes") <= 0 {
 		t.Errorf("disk metrics: %v of %v", gathered(t, registry, "disk_free_bytes"), gathered(t, registry, "disk_total_bytes"))
 	}

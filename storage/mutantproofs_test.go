@@ -400,6 +400,22 @@ func proveGone(t testing.TB, w *world) {
 	mustClose(t, d)
 }
 
+// proveBegun: a log that OpenLog has made is as durable as one of Create's.
+func proveBegun(t testing.TB, w *world) {
+	fs := w.disk()
+	d := w.openDir(t, fs)
+	l := openLog(t, d, Config{})
+	mustAppend(t, l, batchOf(t, record.None, nil, "v"))
+	waitDurable(t, l)
+	left := w.reopened(fs.CrashClone(0, nil))
+	mustClose(t, d)
+	d = w.openDir(t, left)
+	if o := openLog(t, d, Config{}).Offsets(); o.End != 1 {
+		t.Fatalf("after a power cut: %+v", o)
+	}
+	mustClose(t, d)
+}
+
 // proveAside: what SetAside has moved does not come back with a power cut. Its
 // owner forgets about it, and would not know it any more.
 func proveAside(t testing.TB, w *world) {

@@ -81,8 +81,8 @@ func (c *cutter) at(fs *disk.Mem, keeps []float64) {
 	if c.offsets != nil {
 		p.was = c.offsets()
 	}
-	for _, keep := range keeps {
-		rng := rand.New(rand.NewPCG(uint64(c.n), 1))
+	for i, keep := range keeps {
+		rng := rand.New(rand.NewPCG(uint64(c.n), uint64(i)+1))
 		c.cuts = append(c.cuts, cut{fs: fs.CrashClone(keep, rng), keep: keep, n: c.n, promise: p})
 	}
 }

@@ -14,7 +14,7 @@ import (
 )
 
 // swapLog is a log of sealed segments with two batches each, and an active one.
-func swapLog(t *testing.T, fs disk.FS) (*Dir, *Log, []record.Batch) {
+func swapLog(t testing.TB, fs disk.FS) (*Dir, *Log, []record.Batch) {
 	t.Helper()
 	d := openDir(t, fs)
 	if err := d.Create([]LogName{{ID: testID, Topic: "orders"}}); err != nil {
@@ -40,7 +40,7 @@ func swapLog(t *testing.T, fs disk.FS) (*Dir, *Log, []record.Batch) {
 
 // rewriteFirst puts one segment with the same batches in the place of the log's
 // first n.
-func rewriteFirst(t *testing.T, l *Log, n int) error {
+func rewriteFirst(t testing.TB, l *Log, n int) error {
 	t.Helper()
 	if err := l.takeRewriting(t.Context()); err != nil {
 		return err
