@@ -195,7 +195,11 @@ func proveKilled(t testing.TB, w *world) {
 	for n := range 8 {
 		fs := w.disk()
 		d := w.openDir(t, fs)
-		if err := d.Create([]LogName{{ID: testID, Topic: "orders"}}); err != nil {
+		names := []LogName{{ID: testID, Topic: "orders"}}
+		for i := range n / 6 * syncLeftLogs { // so many that one syncfs takes all
+			names = append(names, LogName{ID: ID{Topic: TopicID{5}, Partition: int32(i)}, Topic: "other"})
+		}
+		if err := d.Create(names); err != nil {
 			t.Fatal(err)
 		}
 		l := openLog(t, d, lazyConfig)
