@@ -25,10 +25,11 @@ UNRACED := TestFetchPathAllocations|TestIdleMemory
 # CI proves every time what it says, also when nothing changed.
 UNCACHED := $(if $(CI),-count=1)
 FUZZTIME ?= 10s
+SOAK ?= 10m
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help build run check fmt test unit e2e bench fuzz clean lint-tool test-tools
+.PHONY: help build run check fmt test unit e2e bench fuzz soak clean lint-tool test-tools
 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## (.*)/\1|\2/' | while IFS='|' read -r target words; do printf '  %-8s %s\n' "$$target" "$$words"; done
@@ -79,6 +80,17 @@ fuzz: ## Every fuzz target for a short while (FUZZTIME=10s)
 			go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) "$$package"; \
 		done; \
 	done
+
+# A failing seed is written to testdata/seeds of its package, which CI runs every time. Commit it with the fix.
+soak: ## New random seeds of the crash tests for a long while (SOAK=10m)
+	@mkdir -p $(BIN)
+	@pids=(); failed=0; \
+	for package in storage broker; do \
+		go test -c -o "$(BIN)/soak-$$package" "./$$package"; \
+		(cd "$$package" && LEAT_SOAK=$(SOAK) exec "$(BIN)/soak-$$package" -test.v -test.timeout 0 -test.run '^TestSoak$$') & pids+=($$!); \
+	done; \
+	for pid in "$${pids[@]}"; do wait "$$pid" || failed=1; done; \
+	exit $$failed
 
 clean: ## Remove what was built
 	@rm -rf $(BIN) $(BROWSER)/node_modules

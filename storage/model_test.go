@@ -3,67 +3,44 @@ package storage
 import (
 	"bytes"
 	"errors"
-	"flag"
-	"fmt"
 	"math/rand/v2"
-	"os"
 	"slices"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"leat/storage/disk"
+	"leat/storage/disk/disktest"
 	"leat/storage/record"
 )
 
-var (
-	modelSeeds = flag.Int("seeds", 0, "run TestModel with so many new seeds; 0 is LEAT_SEEDS or 60 seeds that are always the same")
-	modelSeed  = flag.Uint64("seed", 0, "run TestModel with this seed only")
-)
+var modelProof = disktest.Proof{Name: "TestModel", Short: 60, Body: func(t testing.TB, seed uint64, c *disktest.Counts) {
+	r := newModelRun(t, seed)
+	r.counts = c
+	defer func() { _ = r.dir.Close() }()
+	r.run(120)
+}}
 
 // TestModel proves that whatever is appended, and however often the start is
 // raised, the process restarts or the power fails, the log has the same batches
 // in the same order as a plain slice: all that was durable and not deleted, and
 // of the rest a prefix. Check finds no damage in what a crash leaves.
-func TestModel(t *testing.T) {
-	seeds := *modelSeeds
-	if seeds == 0 {
-		seeds = 60
-		if n, err := strconv.Atoi(os.Getenv("LEAT_SEEDS")); err == nil {
-			seeds = n
-		}
-	}
-	first := uint64(1)
-	if *modelSeeds != 0 {
-		first = uint64(time.Now().UnixNano())
-	}
-	if *modelSeed != 0 {
-		first, seeds = *modelSeed, 1
-	}
-	for i := range seeds {
-		seed := first + uint64(i)
-		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
-			t.Parallel()
-			newModelRun(t, seed).run(120)
-		})
-	}
-}
+func TestModel(t *testing.T) { disktest.Run(t, modelProof) }
 
 // modelRun drives one log at random.
 type modelRun struct {
-	t     *testing.T
-	rng   *rand.Rand
-	fs    *disk.Mem
-	dir   *Dir
-	log   *Log
-	cfg   Config
-	model model
-	start atomic.Int64    // what the log's owner has durable
-	pids  map[int64]int32 // next sequence of each producer
-	wrote []record.Batch  // all that producers wrote, deleted or not
-	last  map[int64]sent  // the newest batch of each producer, to send again
+	t      testing.TB
+	counts *disktest.Counts
+	rng    *rand.Rand
+	fs     *disk.Mem
+	dir    *Dir
+	log    *Log
+	cfg    Config
+	model  model
+	start  atomic.Int64    // what the log's owner has durable
+	pids   map[int64]int32 // next sequence of each producer
+	wrote  []record.Batch  // all that producers wrote, deleted or not
+	last   map[int64]sent  // the newest batch of each producer, to send again
 }
 
 type sent struct {
@@ -71,7 +48,7 @@ type sent struct {
 	at    Appended
 }
 
-func newModelRun(t *testing.T, seed uint64) *modelRun {
+func newModelRun(t testing.TB, seed uint64) *modelRun {
 	r := &modelRun{
 		t: t, rng: rand.New(rand.NewPCG(seed, 0)), fs: disk.NewMem(),
 		pids: make(map[int64]int32), last: make(map[int64]sent),
@@ -103,6 +80,7 @@ func (r *modelRun) open() { r.dir = openDir(r.t, r.fs) }
 
 func (r *modelRun) run(steps int) {
 	for range steps {
+		r.counts.Operations.Add(1)
 		switch n := r.rng.IntN(100); {
 		case n < 55:
 			r.append()
@@ -234,6 +212,7 @@ func (r *modelRun) restart() {
 // crash cuts the power at this moment, or within the next operations on the
 // file system, and opens what is left.
 func (r *modelRun) crash() {
+	r.counts.Crashes.Add(1)
 	keep := []float64{0, 0.1, 0.5, 0.9, 1}[r.rng.IntN(5)]
 	was := r.log.Offsets()
 	clone := r.fs.CrashClone(keep, r.rng)

@@ -15,12 +15,14 @@ var needless = map[string]string{
 	"swaprecord.go endSwap SyncDir": "a COMPACT that comes back says the same as before, and the next start removes it again",
 }
 
-// mutantProofs are the proofs that must notice a sync or rename that is not
-// there. Who adds such a call adds what would break without it.
-var mutantProofs = []struct {
+type mutantProof struct {
 	name  string
 	prove func(testing.TB, *world)
-}{
+}
+
+// mutantProofs are the proofs that must notice a sync or rename that is not
+// there. Who adds such a call adds what would break without it.
+var mutantProofs = []mutantProof{
 	{"created logs are there", proveCreated},
 	{"removed files are gone", proveRemoved},
 	{"a checkpoint is there before what it vouches for goes", proveCheckpoint},
@@ -38,6 +40,8 @@ var mutantProofs = []struct {
 	{"what was set aside stays away", proveAside},
 	{"removed logs stay away", proveGone},
 	{"a file that is no part of a log is set aside", proveOrphanLog},
+	{"a producer outlives its batches", proveSnapshot},
+	{"a snapshot of what is lost stays away", proveStale},
 	{"segments are replaced whole or not at all", proveSwap},
 	{"cut everywhere, nothing kept", scriptProof(scriptConfig, false, 0)},
 	{"cut everywhere without syncfs", scriptProof(scriptConfig, true, 0)},

@@ -65,6 +65,7 @@ type cut struct {
 // cutter cuts the power before every operation that changes something.
 type cutter struct {
 	mu      sync.Mutex
+	rolls   *rand.Rand // what is kept; nil: by the number of the cut
 	promise promise
 	offsets func() Offsets // of the log; nil while it is not open
 	cuts    []cut
@@ -82,7 +83,10 @@ func (c *cutter) at(fs *disk.Mem, keeps []float64) {
 		p.was = c.offsets()
 	}
 	for i, keep := range keeps {
-		rng := rand.New(rand.NewPCG(uint64(c.n), uint64(i)+1))
+		rng := c.rolls
+		if rng == nil {
+			rng = rand.New(rand.NewPCG(uint64(c.n), uint64(i)+1))
+		}
 		c.cuts = append(c.cuts, cut{fs: fs.CrashClone(keep, rng), keep: keep, n: c.n, promise: p})
 	}
 }
