@@ -9,7 +9,9 @@ import (
 )
 
 // TestSoak searches for seeds that break a proof; see make soak.
-func TestSoak(t *testing.T) { disktest.Soak(t, modelProof, scriptSoak, optionsProof, mutantSoak) }
+func TestSoak(t *testing.T) {
+	disktest.Soak(t, modelProof, scriptSoak, optionsProof, lyingProof, mutantSoak)
+}
 
 // TestCrashTwice proves what TestCrashEverywhere does for second cuts that a
 // seed chooses, and for any share that is kept.
