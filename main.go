@@ -13,7 +13,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"math"
 	"net"
 	"net/http"
 	"net/http/pprof"
@@ -143,24 +142,6 @@ func (c *serveConfig) Run(ctx context.Context, stdio cli.IO) error {
 	return err
 }
 
-// A door's connections may take a part of the process's file descriptors, the
-// most for WebSockets, of which there are many and which do little each;
-// storage keeps a sixth for segment files.
-const (
-	socketShare = 2
-	kafkaShare  = 6
-	httpShare   = 8 // plain requests and streams
-)
-
-// maxFiles is RLIMIT_NOFILE, which Go has raised to the hard limit.
-func maxFiles() int {
-	var r syscall.Rlimit
-	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &r); err != nil {
-		return math.MaxUint16
-	}
-	return int(min(r.Cur, math.MaxInt32))
-}
-
 // server is the parts of a running server, in the order in which they open.
 type server struct {
 	config           *serveConfig
@@ -196,20 +177,26 @@ func (s *server) open(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	files := sharedFiles(openFileLimit())
+	s.log.Info("file descriptors", slog.Int("limit", openFileLimit()), slog.Int("websockets", files/socketShare),
+		slog.Int("kafka_connections", files/kafkaShare), slog.Int("http_connections", files/httpShare), slog.Int("ops_connections", opsConns),
+		slog.Int("idle_segment_files", storage.IdleFiles()), slog.Int("idle_index_mappings", storage.IdleMappings()))
 	s.kafkaDoor = kafka.New(kafka.Options{
-		Broker: s.broker, Logger: s.log, Registerer: metrics, MaxConnections: maxFiles() / kafkaShare,
+		Broker: s.broker, Logger: s.log, Registerer: metrics, MaxConnections: files / kafkaShare,
 	})
 	feed := api.NewFeed(api.FeedOptions{Registerer: metrics})
 	s.wsDoor = ws.New(ws.Options{
 		Broker: s.broker, Feed: feed, Logger: s.log, Registerer: metrics, AllowOrigins: s.config.AllowOrigin,
-		MaxConnections: maxFiles() / socketShare, MaxRequestBytes: s.config.MaxRequest,
+		MaxConnections: files / socketShare, MaxRequestBytes: s.config.MaxRequest,
 	})
 	s.restDoor = rest.New(rest.Options{
 		Broker: s.broker, Feed: feed, Logger: s.log, Registerer: metrics, MaxRequestBytes: s.config.MaxRequest,
-		MaxConnections: maxFiles() / httpShare, AllowOrigins: s.config.AllowOrigin, OpenAPI: openapi, Web: web.Handler(),
+		MaxConnections: files / httpShare, AllowOrigins: s.config.AllowOrigin, OpenAPI: openapi, Web: web.Handler(),
 		WebSocket: s.wsDoor, Ready: s.broker.Ready,
 	})
-	s.opsDoor = &http.Server{Handler: s.opsHandler(metrics), ReadHeaderTimeout: 5 * time.Second}
+	s.opsDoor = &http.Server{
+		Handler: s.opsHandler(metrics), ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, ConnState: atMost(opsConns),
+	}
 	s.start(ctx)
 	if err := s.announce(); err != nil {
 		return err

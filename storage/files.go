@@ -26,6 +26,13 @@ func fileBudget(limit uint64) int {
 	return int(min(max(limit/fileShare, minFiles), maxFiles))
 }
 
+// IdleFiles is how many segment files that nobody uses stay open in this
+// process, and IdleMappings how many index files stay mapped.
+func IdleFiles() int { return fileBudget(openFileLimit()) }
+
+// IdleMappings is told at IdleFiles.
+func IdleMappings() int { return maxMappings }
+
 // openFileLimit is RLIMIT_NOFILE, which Go has raised to the hard limit.
 func openFileLimit() uint64 {
 	var r syscall.Rlimit
