@@ -333,6 +333,7 @@ func (g *group) publish(h *handle) {
 	seg.lastAppend = g.now.UnixMilli()
 	if seg.firstAppend == 0 {
 		seg.firstAppend = seg.lastAppend
+		l.dir.keeper.rolls.by(l.overLocked())
 	}
 	if seg.pin == nil {
 		seg.pin, h = h, nil

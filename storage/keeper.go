@@ -32,6 +32,7 @@ type keeper struct {
 		snapshots []*Log
 	}
 	bytes atomic.Int64 // appended since the last checkpoint
+	rolls rollTime
 	// told are the troubles that pass by of which the log has a line; they are
 	// forgotten when a round of work goes well. For the keeper alone.
 	told map[string]bool
@@ -132,13 +133,20 @@ func (k *keeper) complain(msg string, err error) {
 }
 
 // rollOver ends the segments that are old enough or of which nothing is left.
+// It looks at the logs only when one may have such a segment.
 func (k *keeper) rollOver() {
 	now := k.dir.opts.Now()
+	if !k.rolls.due(now.UnixMilli()) {
+		return
+	}
 	for _, l := range k.dir.openLogs() {
-		if err := l.rollIfOver(now); err != nil {
+		over, err := l.rollIfOver(now)
+		if err != nil {
+			over = 0 // again with the next tick
 			k.dir.opts.Logger.Warn("segment whose time is over was not closed",
 				slog.String("topic", l.name), slog.Int("partition", int(l.id.Partition)), slog.Any("err", err))
 		}
+		k.rolls.by(over)
 	}
 }
 

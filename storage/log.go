@@ -99,6 +99,7 @@ func (l *Log) SetConfig(c Config) {
 	l.writing.producers.setExpiration(c.ProducerExpiration)
 	l.writing.Unlock()
 	l.dir.flusher.touch(l, &c)
+	l.dir.keeper.rolls.by(0)
 }
 
 // Offsets returns the bounds as of now.

@@ -105,6 +105,7 @@ func (d *Dir) recoverLog(ctx context.Context, n LogName, cfg Config, start int64
 // keeper asks for itself, and the checkpoint that comes before the removal of
 // files must have the log in it.
 func (r *recovery) handOver() {
+	r.dir.keeper.rolls.by(0)
 	for _, s := range r.ended {
 		r.dir.keeper.seal(r.log, s)
 	}

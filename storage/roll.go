@@ -1,7 +1,9 @@
 package storage
 
 import (
+	"math"
 	"slices"
+	"sync/atomic"
 	"time"
 )
 
@@ -53,31 +55,65 @@ func (l *Log) roll(old *segment) (*segment, error) {
 	return seg, nil
 }
 
-// rollIfOver ends the active segment, append or not, if it is old enough, or if
-// the log's start is past all of it: then its room can only come back with it.
-func (l *Log) rollIfOver(now time.Time) error {
+// never is a time, in ms, that does not come.
+const never = math.MaxInt64
+
+// over is the wall clock, in ms, from which the active segment must end, append
+// or not: when it is old enough, or now, if the log's start is past all of it
+// and its room can only come back with it. mu must be held.
+func (l *Log) overLocked() int64 {
+	switch seg := l.activeLocked(); {
+	case seg.size == 0:
+		return never
+	case seg.next <= l.mu.start:
+		return 0
+	default:
+		return saturate(seg.firstAppend, l.config.Load().SegmentAge.Milliseconds())
+	}
+}
+
+// rollIfOver ends the active segment if its time is over, and says when that of
+// the one that is active then will be.
+func (l *Log) rollIfOver(now time.Time) (over int64, err error) {
 	if !l.enter() {
-		return nil
+		return never, nil
 	}
 	defer l.leave()
-	cfg := l.config.Load()
-	over := func() *segment {
+	ended := func() (seg *segment, over int64) {
 		l.mu.RLock()
 		defer l.mu.RUnlock()
-		if seg := l.activeLocked(); seg.size > 0 && (seg.next <= l.mu.start || tooOld(seg.firstAppend, now.UnixMilli(), cfg)) {
-			return seg
-		}
-		return nil
+		return l.activeLocked(), l.overLocked()
 	}
-	if over() == nil || l.dir.Failed() != nil {
-		return nil
+	if _, over := ended(); over > now.UnixMilli() || l.dir.Failed() != nil {
+		return over, nil
 	}
 	l.writing.Lock()
 	defer l.writing.Unlock()
-	seg := over() // an append may have ended it meanwhile
-	if seg == nil {
-		return nil
+	seg, over := ended() // an append may have ended it meanwhile
+	if over > now.UnixMilli() {
+		return over, nil
 	}
-	_, err := l.roll(seg)
-	return err
+	_, err = l.roll(seg)
+	return never, err
+}
+
+// rollTime is when the keeper must look for segments whose time is over, in ms
+// of the wall clock, so that it need not look at every log each second.
+type rollTime struct{ at atomic.Int64 }
+
+// by has the keeper look no later than that.
+func (r *rollTime) by(at int64) {
+	for was := r.at.Load(); at < was && !r.at.CompareAndSwap(was, at); was = r.at.Load() {
+		continue
+	}
+}
+
+// due says whether to look now; what is to be looked at later is told by by,
+// also meanwhile.
+func (r *rollTime) due(now int64) bool {
+	if now < r.at.Load() {
+		return false
+	}
+	r.at.Store(never)
+	return true
 }

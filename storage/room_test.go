@@ -326,11 +326,11 @@ func TestAgeSurvivesRestarts(t *testing.T) {
 		}
 		d = openDir(t, left, func(o *Options) { o.Now = now })
 		l = openLog(t, d, cfg)
-		if err := l.rollIfOver(now()); err != nil || l.Segments() != 1 {
+		if _, err := l.rollIfOver(now()); err != nil || l.Segments() != 1 {
 			t.Errorf("%s: %d segments after 50 minutes, %v", way, l.Segments(), err)
 		}
 		clock.Add(10*time.Minute.Milliseconds() + 1000)
-		if err := l.rollIfOver(now()); err != nil || l.Segments() != 2 {
+		if _, err := l.rollIfOver(now()); err != nil || l.Segments() != 2 {
 			t.Errorf("%s: %d segments after an hour, %v", way, l.Segments(), err)
 		}
 		mustClose(t, d)

@@ -36,6 +36,7 @@ func (l *Log) SetStart(offset int64) error {
 	case offset > end:
 		return &OffsetError{Offset: offset, Start: start, End: end}
 	case offset > start:
+		l.dir.keeper.rolls.by(0)
 		l.shed()
 	}
 	return nil
