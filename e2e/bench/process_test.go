@@ -98,17 +98,29 @@ type leat struct {
 	Kafka string        `json:"kafka"`
 
 	topics int // how many nextTopic has made
+	args   []string
 }
 
 // startLeat starts a server on a fresh directory and waits until it is ready.
 func startLeat(b *testing.B, args ...string) *leat {
 	b.Helper()
-	l := &leat{dir: filepath.Join(b.TempDir(), "data")}
+	l := &leat{dir: filepath.Join(b.TempDir(), "data"), args: args, process: process{b: b}}
+	l.again()
+	return l
+}
+
+// again starts the server on its directory after the one before has ended, and waits until it is ready.
+func (l *leat) again() {
+	b := l.b
+	b.Helper()
 	ready := filepath.Join(filepath.Dir(l.dir), "ready.json")
+	if err := os.Remove(ready); err != nil && !errors.Is(err, os.ErrNotExist) {
+		b.Fatal(err)
+	}
 	cmd := exec.Command(bin, append([]string{
 		"serve", "--data-dir", l.dir, "--http-addr", "127.0.0.1:0", "--kafka-addr", "127.0.0.1:0", "--ops-addr", "127.0.0.1:0",
 		"--log-level", "warn", "--ready-file", ready,
-	}, args...)...)
+	}, l.args...)...)
 	begun := time.Now()
 	l.process = startProcess(b, cmd)
 	tick := time.NewTicker(200 * time.Microsecond)
@@ -120,12 +132,11 @@ func startLeat(b *testing.B, args ...string) *leat {
 			if err := json.Unmarshal(text, l); err != nil {
 				b.Fatal(err)
 			}
-			return l
+			return
 		}
 		<-tick.C
 	}
 	b.Fatal("leat is not ready after 30 s")
-	return nil
 }
 
 // stop ends the server and removes what it wrote.
