@@ -180,7 +180,7 @@ func (w *batchCheck) batch(b record.Batch) {
 
 // mark compares what the checkpoint says of its position.
 func (w *batchCheck) mark() {
-	if !w.known || w.rec.activeBase != w.seg.base || w.rec.recoveryPos == 0 || w.marked || w.at.pos < w.rec.recoveryPos {
+	if !w.known || w.rec.activeBase != w.seg.base || w.rec.activeGen != w.seg.gen || w.rec.recoveryPos == 0 || w.marked || w.at.pos < w.rec.recoveryPos {
 		return
 	}
 	w.marked = true
@@ -279,7 +279,7 @@ func (s *segmentCheck) entries(kind tableKind) (e *entryCheck, done func()) {
 	switch h := &s.heads[kind]; {
 	case s.state[kind] == indexSealed:
 		e.left, e.want, exact = h.count, h.entriesCRC, true
-	case s.sealed || !s.known || s.rec.activeBase != s.seg.base:
+	case s.sealed || !s.known || s.rec.activeBase != s.seg.base || s.rec.activeGen != s.seg.gen:
 		return e, func() {}
 	case kind == offsetTable:
 		e.left, e.want = s.rec.indexEntries, s.rec.indexCRC

@@ -399,7 +399,11 @@ func durableUntil(base, nextBase int64, sealed bool, s seal, later bool, rec che
 		bound = max(bound, nextBase)
 	}
 	if known && base == rec.activeBase {
-		bound = max(bound, rec.recoveryOffset)
+		active := rec.recoveryOffset
+		if nextBase >= 0 {
+			active = min(active, nextBase) // it was divided when it was compacted
+		}
+		bound = max(bound, active)
 	}
 	return bound
 }

@@ -1,0 +1,220 @@
+package storage
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"leat/storage/disk"
+	"leat/storage/record"
+)
+
+// TestCompactModel proves that however a log is written, of whatever codec and
+// by idempotent producers or not, compacted with a map of any size, restarted,
+// and cut off from power before any operation of that, its records are what a
+// map has: each key's newest one is there, no key comes back that was deleted,
+// no record is another than was appended, and every offset is passed.
+func TestCompactModel(t *testing.T) {
+	for seed := range uint64(40) {
+		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
+			t.Parallel()
+			r := &compactRun{t: t, rng: rand.New(rand.NewPCG(seed, 5)), fs: disk.NewMem(), now: time.UnixMilli(1_700_000_000_000)}
+			r.run()
+		})
+	}
+}
+
+// compactRun drives one log.
+type compactRun struct {
+	t        *testing.T
+	rng      *rand.Rand
+	fs       *disk.Mem
+	dir      *Dir
+	log      *Log
+	now      time.Time
+	appended []keyed // by offset
+	pids     map[int64]int32
+}
+
+func (r *compactRun) open() {
+	r.dir = openDir(r.t, r.fs, func(o *Options) { now := r.now; o.Now = func() time.Time { return now } })
+	if r.log == nil {
+		if err := r.dir.Create([]LogName{{ID: testID, Topic: "orders"}}); err != nil {
+			r.t.Fatal(err)
+		}
+	}
+	r.log = openLog(r.t, r.dir, Config{
+		Compact: true, SegmentBytes: []int64{600, 4000, 1 << 20}[r.rng.IntN(3)], IndexInterval: 1 + r.rng.IntN(500),
+		DeleteRetention: time.Minute, TimestampAfter: math.MaxInt64,
+	})
+}
+
+func (r *compactRun) run() {
+	r.open()
+	for range 40 {
+		switch n := r.rng.IntN(10); {
+		case n < 5:
+			for range r.rng.IntN(12) {
+				r.append()
+			}
+			if n == 0 {
+				rollNow(r.t, r.log)
+			}
+		case n < 7:
+			mustCompact(r.t, r.log, r.cleaner())
+		case n < 8:
+			mustClose(r.t, r.dir)
+			if c := check(r.t, r.fs); len(c.Findings) > 0 {
+				r.t.Fatal(c.lines())
+			}
+			r.now = r.now.Add(time.Duration(r.rng.IntN(50)) * time.Second)
+			r.open()
+			r.forgetProducers()
+		default:
+			r.crash()
+		}
+		r.check()
+	}
+	mustClose(r.t, r.dir)
+}
+
+func (r *compactRun) cleaner() *Cleaner {
+	return NewCleaner(CleanerOptions{MapBytes: []int64{1, 4 * keySlotBytes, 12 * keySlotBytes, 1 << 20}[r.rng.IntN(4)]})
+}
+
+func (r *compactRun) append() {
+	records := make([]keyed, 1+r.rng.IntN(6))
+	for i := range records {
+		records[i] = keyed{key: fmt.Sprint("k", r.rng.IntN(12)), value: fmt.Sprint(len(r.appended) + i), dead: r.rng.IntN(5) == 0, time: r.now.UnixMilli()}
+	}
+	b := keyedBatch(r.t, record.Codec(r.rng.IntN(5)), records...)
+	if pid := r.rng.Int64N(4); pid < 2 {
+		if r.pids == nil {
+			r.pids = map[int64]int32{}
+		}
+		b = withProducer(b, pid, 0, r.pids[pid])
+		r.pids[pid] = b.LastSequence() + 1
+	}
+	again := record.Batch(bytes.Clone(b))
+	at := mustAppend(r.t, r.log, b)
+	if at.Base != int64(len(r.appended)) {
+		r.t.Fatalf("appended at %d, want %d", at.Base, len(r.appended))
+	}
+	if again.ProducerID() >= 0 {
+		if dup := mustAppend(r.t, r.log, again); !dup.Duplicate || dup.Base != at.Base {
+			r.t.Fatalf("sent again: %+v", dup)
+		}
+	}
+	r.appended = append(r.appended, records...)
+}
+
+// crash cuts the power before an operation of a compaction.
+func (r *compactRun) crash() {
+	settled(r.t, r.log)
+	durable := r.log.Offsets().Durable
+	keep := []float64{0, 0.5, 1}[r.rng.IntN(3)]
+	clone, _ := crashAt(r.fs, 1+r.rng.IntN(60), keep, func() {
+		_, err := r.log.Compact(context.WithoutCancel(r.t.Context()), r.cleaner(), math.MaxInt64)
+		if err != nil && !errors.Is(err, ErrClosed) {
+			r.t.Fatal(err)
+		}
+	})
+	_ = r.dir.Close()
+	r.fs = clone
+	if c := check(r.t, r.fs); c.Damages > 0 {
+		r.t.Fatal(c.lines())
+	}
+	r.open()
+	end := r.log.Offsets().End
+	if end < durable || end > int64(len(r.appended)) {
+		r.t.Fatalf("after a crash the log ends at %d, durable was %d, appended %d", end, durable, len(r.appended))
+	}
+	r.appended = r.appended[:end]
+	r.forgetProducers()
+}
+
+// forgetProducers goes back to what the log knows of the producers after a start.
+func (r *compactRun) forgetProducers() {
+	r.log.writing.Lock()
+	defer r.log.writing.Unlock()
+	r.pids = map[int64]int32{}
+	for pid, e := range r.log.writing.producers.byID {
+		r.pids[pid] = e.Value.(*producer).next()
+	}
+}
+
+func (r *compactRun) check() {
+	r.t.Helper()
+	want, got := map[string]int64{}, map[string]int64{}
+	for i, k := range r.appended {
+		want[k.key] = int64(i)
+	}
+	for _, rec := range contents(r.t, r.log) {
+		is := r.appended[rec.Offset]
+		if is.key != string(rec.Key) || is.dead != (rec.Value == nil) || !is.dead && is.value != string(rec.Value) || rec.Timestamp != is.time {
+			r.t.Fatalf("offset %d is %+v, was %+v", rec.Offset, rec, is)
+		}
+		got[is.key] = rec.Offset
+	}
+	for key, offset := range want {
+		at, there := got[key]
+		if there && at != offset || !there && !r.appended[offset].dead {
+			r.t.Fatalf("key %s is at %d, %v, want %d", key, at, there, offset)
+		}
+	}
+}
+
+// TestCompactCancelled proves that a pass ends with its context and with the
+// log, and that nothing of it stays.
+func TestCompactCancelled(t *testing.T) {
+	fs := disk.NewMem()
+	d := openDir(t, fs)
+	l := openLog(t, d, Config{Compact: true, SegmentBytes: 2000})
+	for i := range 100 {
+		mustAppend(t, l, keyedBatch(t, record.None, keyed{key: fmt.Sprint(i % 10), value: fmt.Sprint(i)}))
+	}
+	settled(t, l)
+	for n := 1; n < 12; n++ {
+		ctx, cancel := context.WithCancel(t.Context())
+		left := n
+		c := NewCleaner(CleanerOptions{Pace: func(ctx context.Context, _ int) error {
+			if left--; left == 0 {
+				cancel()
+			}
+			return ctx.Err()
+		}})
+		if _, err := l.Compact(ctx, c, math.MaxInt64); err != nil && !errors.Is(err, context.Canceled) {
+			t.Fatal(err)
+		}
+		cancel()
+	}
+	c := NewCleaner(CleanerOptions{})
+	mustAppend(t, l, keyedBatch(t, record.None, keyed{key: "0", value: "x"}))
+	rollNow(t, l)
+	settled(t, l)
+	gone := make(chan struct{})
+	c.opts.Pace = func(context.Context, int) error {
+		go func() {
+			defer close(gone)
+			if err := d.Remove(l); err != nil {
+				t.Error(err)
+			}
+		}()
+		eventually(t, "the log to be closed", func() bool { return !l.enter() || func() bool { l.leave(); return false }() })
+		c.opts.Pace = func(context.Context, int) error { return nil }
+		return nil
+	}
+	if _, err := l.Compact(t.Context(), c, math.MaxInt64); !errors.Is(err, ErrClosed) {
+		t.Errorf("compaction of a log that was removed: %v", err)
+	}
+	<-gone
+	mustClose(t, d)
+	if c := check(t, fs); len(c.Findings) > 0 {
+		t.Fatal(c.lines())
+	}
+}
