@@ -45,6 +45,7 @@ const (
 	KafkaFencedLeaderEpoch           int16 = 74
 	KafkaUnknownLeaderEpoch          int16 = 75
 	KafkaUnsupportedCompression      int16 = 76
+	KafkaElectionNotNeeded           int16 = 84
 	KafkaInvalidRecord               int16 = 87
 	KafkaUnknownTopicID              int16 = 100
 	KafkaMismatchedEndpointType      int16 = 114
@@ -130,6 +131,8 @@ var table = []row{
 	// 6 and not 8: every client answers 6 with fresh metadata and a retry,
 	// while BROKER_NOT_AVAILABLE is final in some of them.
 	{broker.ErrShuttingDown, KafkaNotLeaderOrFollower, http.StatusServiceUnavailable, "shutting_down", "Server is shutting down", retry, show},
+	{broker.ErrCorruptRecord, KafkaCorruptMessage, http.StatusInternalServerError, "corrupt_record", "Record is damaged", final, show},
+	{broker.ErrElectionNotNeeded, KafkaElectionNotNeeded, http.StatusConflict, "election_not_needed", "Election not needed", final, show},
 	{broker.ErrDamaged, KafkaStorageError, http.StatusServiceUnavailable, "partition_damaged", "Partition is damaged", final, hide},
 
 	{broker.ErrOffsetOutOfRange, KafkaOffsetOutOfRange, http.StatusRequestedRangeNotSatisfiable, "offset_out_of_range", "Offset out of range", final, show},

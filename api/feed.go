@@ -111,7 +111,7 @@ func (f *Feed) bytes() int {
 // the tail: Seek to Run.Next does. A run may have no records and still a Next
 // beyond From, where stored batches have none; with Next equal to From there
 // was nothing to read. The errors are those of Tail.Read and, for a batch that
-// cannot be shown as records, of kind broker.ErrDamaged.
+// cannot be shown as records, of kind broker.ErrCorruptRecord.
 func (f *Feed) Read(t *broker.Tail, i int, form Form, most Limits) (Run, error) {
 	at := t.Position(i)
 	key := strandKey{topic: t.ID(), partition: at.Partition, form: form}

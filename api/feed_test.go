@@ -32,7 +32,7 @@ func logged(t testing.TB, b *broker.Broker, topic string, form Form) (texts []st
 		if res.Err != nil {
 			t.Fatal(res.Err)
 		}
-		walk := NewWalk(res.Section, func(int64, error) {})
+		walk := NewWalk(res.Section, func(_ int64, err error) error { return err })
 		next := res.Section.NextOffset()
 		err := walk.Each(Plan{From: tail.Position(0).Offset, End: next}, func(rec *record.Record) {
 			texts = append(texts, string(AppendRecord(nil, 0, rec, form)))

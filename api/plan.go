@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"sync"
 
-	"leat/broker"
 	"leat/storage/record"
 )
 
@@ -18,7 +17,7 @@ const planWindow = 1 << 20
 // Walk reads a section batch by batch through one buffer.
 type Walk struct {
 	sec     record.Section
-	damaged func(offset int64, err error)
+	damaged func(offset int64, err error) error
 	// buf holds the section's bytes [from, from+len(buf)).
 	buf  []byte
 	from int64
@@ -31,9 +30,9 @@ var windowPool = sync.Pool{New: func() any {
 }}
 
 // NewWalk walks over sec, which stays the caller's. The walk must be released.
-// damaged is told of each batch that cannot be given out; see
-// broker.Broker.NoteDamage.
-func NewWalk(sec record.Section, damaged func(offset int64, err error)) *Walk {
+// damaged is told of each batch that cannot be given out, and returns the error
+// for the client; see broker.Broker.NoteDamage.
+func NewWalk(sec record.Section, damaged func(offset int64, err error) error) *Walk {
 	return &Walk{sec: sec, damaged: damaged, buf: *windowPool.Get().(*[]byte)}
 }
 
@@ -145,27 +144,13 @@ func PlanSection(w *Walk, from int64, most Limits) (Plan, error) {
 	}
 }
 
-// damageError is a stored batch that cannot be given out. It is also the kind
-// broker.ErrDamaged.
-type damageError struct {
-	offset int64
-	err    error
-}
-
-func (e *damageError) Error() string {
-	return fmt.Sprintf("%v: batch with offset %d: %v", broker.ErrDamaged, e.offset, e.err)
-}
-
-func (e *damageError) Unwrap() []error { return []error{broker.ErrDamaged, e.err} }
-
-// damagedAt notes and says that the batch with the offset is damaged, unless err
+// damagedAt says that the batch with the offset is damaged, unless err
 // is of the file system and says nothing of the batch.
 func (w *Walk) damagedAt(offset int64, err error) error {
 	if _, ok := errors.AsType[*fs.PathError](err); ok {
 		return err
 	}
-	w.damaged(offset, err)
-	return &damageError{offset: offset, err: err}
+	return w.damaged(offset, err)
 }
 
 // Each gives the records of the plan, which is of the same section, to do. A

@@ -2,7 +2,6 @@ package api
 
 import (
 	"errors"
-	"fmt"
 	"net/http"
 	"strings"
 
@@ -19,23 +18,27 @@ const maxItemErrors = 100
 // return it where no error of broker fits; every other error becomes one by
 // ProblemOf. Instance is set by the door that sends it, Type by JSON.
 type Problem struct { //nolint:errname // the RFC's own word
-	Type         string      `json:"type"`
-	Title        string      `json:"title"`
-	Status       int         `json:"status"`
-	Detail       string      `json:"detail,omitzero"`
-	Instance     string      `json:"instance"`
-	Code         string      `json:"code"`
-	Retriable    bool        `json:"retriable"`
-	RetryAfterMS int64       `json:"retry_after_ms,omitzero"`
-	MaybeWritten bool        `json:"maybe_written,omitzero"`
-	Parameter    string      `json:"parameter,omitzero"`
-	Limit        int64       `json:"limit,omitzero"`
-	Topic        string      `json:"topic,omitzero"`
-	Partition    *int32      `json:"partition,omitzero"`
-	LogStart     *int64      `json:"log_start_offset,omitzero"`
-	LogEnd       *int64      `json:"log_end_offset,omitzero"`
-	Errors       []ItemError `json:"errors,omitzero"`
-	Truncated    bool        `json:"errors_truncated,omitzero"`
+	Type         string `json:"type"`
+	Title        string `json:"title"`
+	Status       int    `json:"status"`
+	Detail       string `json:"detail,omitzero"`
+	Instance     string `json:"instance"`
+	Code         string `json:"code"`
+	Retriable    bool   `json:"retriable"`
+	RetryAfterMS int64  `json:"retry_after_ms,omitzero"`
+	MaybeWritten bool   `json:"maybe_written,omitzero"`
+	Parameter    string `json:"parameter,omitzero"`
+	Limit        int64  `json:"limit,omitzero"`
+	Topic        string `json:"topic,omitzero"`
+	Partition    *int32 `json:"partition,omitzero"`
+	LogStart     *int64 `json:"log_start_offset,omitzero"`
+	LogEnd       *int64 `json:"log_end_offset,omitzero"`
+	// The offsets that cannot be read: the first, and that behind the last.
+	DamagedFrom *int64 `json:"damaged_from_offset,omitzero"`
+	DamagedTo   *int64 `json:"damaged_to_offset,omitzero"`
+
+	Errors    []ItemError `json:"errors,omitzero"`
+	Truncated bool        `json:"errors_truncated,omitzero"`
 
 	// Close ends the connection after the answer, because the request's body
 	// was not read to its end.
@@ -82,8 +85,8 @@ func ProblemOf(err error) *Problem {
 		Status: e.Status, Code: e.Code, Title: e.Title, Detail: e.Detail,
 		Retriable: e.Retriable, MaybeWritten: e.MaybeWritten, Cause: err,
 	}
-	if de, ok := errors.AsType[*damageError](err); ok {
-		p.Detail = fmt.Sprintf("the batch with offset %d is damaged", de.offset)
+	if ce, ok := errors.AsType[*broker.CorruptError](err); ok && ce.From >= 0 {
+		p.DamagedFrom, p.DamagedTo = &ce.From, &ce.To
 	}
 	if oe, ok := errors.AsType[*broker.OffsetError](err); ok {
 		p.LogStart, p.LogEnd = &oe.Start, &oe.End

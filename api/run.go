@@ -120,7 +120,7 @@ func encode(t *broker.Tail, i int, form Form, run *Run, target int) ([]*block, e
 		return nil, res.Err
 	}
 	defer res.Section.Release()
-	walk := NewWalk(res.Section, func(offset int64, err error) { t.NoteDamage(i, offset, err) })
+	walk := NewWalk(res.Section, func(offset int64, err error) error { return t.NoteDamage(i, offset, err) })
 	defer walk.Release()
 	sc := scratches.Get().(*scratch)
 	defer func() {

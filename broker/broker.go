@@ -46,10 +46,7 @@ type Broker struct {
 	recheck chan struct{}
 	// loops are the goroutines that Open starts and Close waits for.
 	loops sync.WaitGroup
-	// damaged are the partitions whose logs did not open. It changes only
-	// while the broker opens.
-	damaged map[storage.ID]bool
-	mu      struct {
+	mu    struct {
 		sync.RWMutex
 		topics map[TopicID]*topic
 		parts  map[storage.ID]*partition
@@ -58,7 +55,7 @@ type Broker struct {
 
 // Open opens the data directory, recovers every log, and serves. Errors:
 // storage.ErrBusy, *storage.DamagedError, *meta.CorruptError, ErrInvalidConfig.
-// A damaged partition does not keep the others from opening. ctx bounds the
+// A damaged partition opens fenced. ctx bounds the
 // opening only.
 func Open(ctx context.Context, opts Options) (*Broker, error) {
 	opts.setDefaults()
@@ -69,7 +66,7 @@ func Open(ctx context.Context, opts Options) (*Broker, error) {
 	b := &Broker{opts: opts, log: opts.Logger.With(slog.String("component", "broker")), static: static, admin: newTurn(), recheck: make(chan struct{}, 1)}
 	b.ids.turn = newTurn()
 	b.done, b.stop = context.WithCancelCause(context.WithoutCancel(ctx))
-	b.mu.topics, b.mu.parts, b.damaged = map[TopicID]*topic{}, map[storage.ID]*partition{}, map[storage.ID]bool{}
+	b.mu.topics, b.mu.parts = map[TopicID]*topic{}, map[storage.ID]*partition{}
 	b.metrics = newMetrics(opts.Registerer, b)
 	if err := b.open(ctx); err != nil {
 		return nil, errors.Join(err, b.Close())
@@ -85,7 +82,7 @@ func (b *Broker) open(ctx context.Context) (err error) {
 	b.dir, err = storage.Open(ctx, storage.Options{
 		FS: b.opts.FS, Path: b.opts.Path, NodeID: b.opts.NodeID, Now: b.opts.Now,
 		Logger: b.opts.Logger, Registerer: b.opts.Registerer,
-		OnFlush: b.flushed, OnFailure: b.failed, OnRoom: b.checkSoon, Ballast: true,
+		OnFlush: b.flushed, OnDamage: b.holeFound, OnFailure: b.failed, OnRoom: b.checkSoon, Ballast: true,
 	})
 	if err != nil {
 		return err
@@ -154,8 +151,7 @@ func (b *Broker) tidy(ctx context.Context) error {
 	return err
 }
 
-// openLogs opens the logs of all partitions side by side. A damaged one is
-// logged and left out.
+// openLogs opens the logs of all partitions side by side.
 func (b *Broker) openLogs(ctx context.Context) (map[storage.ID]*storage.Log, error) {
 	var mu sync.Mutex
 	logs := map[storage.ID]*storage.Log{}
@@ -172,16 +168,10 @@ func (b *Broker) openLogs(ctx context.Context) (map[storage.ID]*storage.Log, err
 			id := storage.ID{Topic: t.ID, Partition: int32(i)}
 			g.Go(func() error {
 				l, err := b.dir.OpenLog(ctx, id, t.Name, cfg, starts[id])
-				if errors.Is(err, storage.ErrCorrupt) {
-					b.log.Error("partition is damaged and not served", slog.String("topic", t.Name), slog.Int("partition", i), slog.Any("err", err))
-					mu.Lock()
-					b.damaged[id] = true
-					mu.Unlock()
-					return nil
-				}
 				if err != nil {
 					return fmt.Errorf("open %s/%d: %w", t.Name, i, err)
 				}
+				b.tellHoles(t.Name, l)
 				mu.Lock()
 				logs[id] = l
 				mu.Unlock()
@@ -269,69 +259,6 @@ func (b *Broker) partitions() []*partition {
 func (b *Broker) failed(err error) {
 	b.endAll(ErrStorageFailed)
 	b.opts.OnFailure(err)
-}
-
-// readError is the error of a read as clients get it: a log that was closed
-// says why, and damage of what is stored is not taken for damage of what a
-// client sent. The operator is told once for each partition.
-func (b *Broker) readError(p *partition, err error) error {
-	if errors.Is(err, storage.ErrClosed) {
-		if gone := p.err(); gone != nil {
-			return gone
-		}
-	}
-	if !errors.Is(err, storage.ErrCorrupt) {
-		return err
-	}
-	b.damage(p, err)
-	return fmt.Errorf("%w: %s/%d", ErrDamaged, p.topic.name, p.id.Partition)
-}
-
-// damage notes that a partition is damaged; the first time it tells the
-// operator.
-func (b *Broker) damage(p *partition, err error, more ...any) {
-	if !p.damaged.Swap(true) {
-		b.log.With(more...).Error("partition is damaged",
-			slog.String("topic", p.topic.name), slog.Int("partition", int(p.id.Partition)), slog.Any("err", err))
-	}
-}
-
-// NoteDamage says that the batch with an offset, which a fetch gave out, is not
-// what was stored. A fetch does not look into batches; who does tells here, so
-// that the operator hears of it.
-func (b *Broker) NoteDamage(topic string, partition int32, offset int64, err error) {
-	t := b.proposer.State().TopicNamed(topic)
-	if t == nil {
-		return // it was deleted
-	}
-	if p, gone := b.partition(t, partition); gone == nil {
-		b.noteDamage(p, offset, err)
-	}
-}
-
-func (b *Broker) noteDamage(p *partition, offset int64, err error) {
-	more := []any{slog.Int64("offset", offset)}
-	if file, pos, lost := p.log.Locate(offset); lost == nil {
-		more = append(more, slog.String("file", file), slog.Int64("position", pos))
-	}
-	b.damage(p, err, more...)
-}
-
-// damages counts the partitions that were found to be damaged.
-func (b *Broker) damages() (n int) {
-	b.mu.RLock()
-	defer b.mu.RUnlock()
-	for id := range b.damaged {
-		if b.mu.topics[id.Topic] != nil {
-			n++
-		}
-	}
-	for _, p := range b.mu.parts {
-		if p.damaged.Load() {
-			n++
-		}
-	}
-	return n
 }
 
 // flushed is told by storage that a log's durable end rose.
@@ -433,8 +360,6 @@ func (b *Broker) partition(t *controller.Topic, index int32) (*partition, error)
 		return p, nil
 	case b.done.Err() != nil:
 		return nil, ErrShuttingDown
-	case b.damaged[id]:
-		return nil, fmt.Errorf("%w: %s/%d", ErrDamaged, t.Name, index)
 	default: // after t was looked up
 		return nil, deleted(t.Name)
 	}

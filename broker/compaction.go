@@ -52,9 +52,12 @@ func (b *Broker) compactNext(cleaner *storage.Cleaner) (more bool) {
 	case err == nil:
 		return done.To > done.From
 	case errors.Is(err, storage.ErrClosed), errors.Is(err, context.Canceled), b.done.Err() != nil:
+	case errors.Is(err, storage.ErrDamaged):
+		return true
 	case errors.Is(err, storage.ErrCorrupt):
 		p.uncleanable.Store(true)
-		b.damage(p, err, slog.String("while", "compacting"))
+		b.log.Error("partition cannot be compacted",
+			slog.String("topic", p.topic.name), slog.Int("partition", int(p.id.Partition)), slog.Any("err", err))
 		return true
 	default:
 		b.log.Warn("partition was not compacted, the next round tries again",
@@ -89,7 +92,7 @@ func (b *Broker) dirtiest(now time.Time) *partition {
 
 // skipped says that compaction leaves the partition alone because it is
 // damaged.
-func (p *partition) skipped() bool { return p.uncleanable.Load() || p.damaged.Load() }
+func (p *partition) skipped() bool { return p.uncleanable.Load() || p.log.Fenced() }
 
 // uncleanable counts the compacted partitions that compaction leaves alone.
 func (b *Broker) uncleanable() (n int) {

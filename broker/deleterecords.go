@@ -103,6 +103,9 @@ func (b *Broker) newStart(p auth.Principal, spec *DeleteRecordsSpec) (*partition
 	if policy, _ := b.configs().topicValue(topicConfig("cleanup.policy"), t.Configs); !strings.Contains(policy, "delete") {
 		return nil, 0, fmt.Errorf("%w: cleanup.policy of %q is %s", ErrPolicyViolation, t.Name, policy)
 	}
+	if part.log.Fenced() {
+		return nil, 0, fmt.Errorf("%w: %s/%d", ErrDamaged, t.Name, spec.Partition)
+	}
 	hw, start := part.hw.Load(), part.log.Offsets().Start
 	switch {
 	case spec.Offset == -1:

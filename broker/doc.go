@@ -36,8 +36,13 @@
 //
 // One goroutine (retention.go) asks every log what it need not keep, makes the
 // new starts durable in one commit, and then raises them, as DeleteRecords does.
-// A partition that did not open, or of which a read found a part damaged, is left
-// alone, for a person to look at.
+// A partition that is damaged is left alone until it is repaired.
+//
+// # Damage
+//
+// A log with holes is fenced by storage: it takes no records (ErrDamaged), a read
+// in a hole is a *CorruptError, and everything else is served (damage.go).
+// ElectLeaders accepts the holes for good (elect.go).
 //
 // # Lock order
 //

@@ -27,7 +27,8 @@ var (
 	ErrClusterAuthorization    = errors.New("cluster authorization failed")
 	ErrUnsupportedForTimestamp = errors.New("timestamp type not supported")
 	ErrShuttingDown            = errors.New("server is shutting down")
-	ErrDamaged                 = errors.New("partition is damaged")
+	ErrCorruptRecord           = errors.New("records are damaged")
+	ErrElectionNotNeeded       = errors.New("election not needed")
 	ErrPolicyViolation         = errors.New("policy violation")
 )
 
@@ -49,6 +50,7 @@ var (
 	ErrStorageFailed      = storage.ErrFailed
 	ErrStorageFull        = storage.ErrFull
 	ErrLogClosed          = storage.ErrClosed
+	ErrDamaged            = storage.ErrDamaged
 	ErrCorruptBatch       = record.ErrCorrupt
 	ErrInvalidRecord      = record.ErrInvalid
 	ErrExpandsTooLarge    = record.ErrTooLarge

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"os"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -263,23 +262,10 @@ func TestReadOfDamage(t *testing.T) {
 	}
 	create(t, b, "t", 1, nil)
 	produce(t, b, AcksAll, "t", 0, "value")
-	dirs, err := fs.List("/data/logs")
-	if err != nil {
-		t.Fatal(err)
-	}
-	f, err := fs.OpenFile("/data/logs/"+dirs[0]+"/00000000000000000000-000000.log", os.O_RDWR)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := f.WriteAt([]byte{0xff}, record.HeaderSize+1); err != nil {
-		t.Fatal(err)
-	}
-	if err := f.Close(); err != nil {
-		t.Fatal(err)
-	}
+	overwrite(t, fs, partitionOf(b, "t"), record.HeaderSize+1, 0xff)
 	for range 2 {
 		r := b.ListOffsets(t.Context(), auth.Anonymous, []OffsetQuery{{Topic: "t", Timestamp: 1, Epoch: -1}})[0]
-		if !errors.Is(r.Err, ErrDamaged) || errors.Is(r.Err, ErrCorruptBatch) {
+		if !errors.Is(r.Err, ErrCorruptRecord) || errors.Is(r.Err, ErrCorruptBatch) {
 			t.Errorf("offset by time: %v", r.Err)
 		}
 	}

@@ -2,6 +2,7 @@ package broker
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -13,6 +14,7 @@ import (
 
 	"leat/auth"
 	"leat/storage/disk"
+	"leat/storage/record"
 )
 
 func openMetered(t *testing.T) (*Broker, *prometheus.Registry) {
@@ -144,29 +146,57 @@ func TestSeriesOfTopicsGo(t *testing.T) {
 }
 
 // Damage that a reader of batches meets is counted once a partition, and the
-// operator is told the file and the position.
+// operator is told the file and the position, be it damage of the file or what a
+// producer sent.
 func TestNoteDamage(t *testing.T) {
-	var log bytes.Buffer
-	reg := prometheus.NewRegistry()
-	b, err := Open(t.Context(), Options{
-		FS: disk.NewMem(), Path: "/data", Registerer: reg, Logger: slog.New(slog.NewTextHandler(&log, nil)),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = b.Close() })
-	create(t, b, "t", 1, nil)
-	produce(t, b, AcksAll, "t", 0, "a")
-	produce(t, b, AcksAll, "t", 0, "b")
-	tail, _ := newTail(t, b, "t", true)
-	b.NoteDamage("gone", 0, 1, io.ErrUnexpectedEOF)
-	b.NoteDamage("t", 0, 1, io.ErrUnexpectedEOF)
-	tail.NoteDamage(0, 0, io.ErrUnexpectedEOF)
-	if n := b.damages(); n != 1 {
-		t.Errorf("%d partitions are damaged", n)
-	}
-	where := regexp.MustCompile(fmt.Sprintf(`partition is damaged.* offset=1 file=/data/logs/\S+\.log position=%d `, len(batch(t, "a"))))
-	if text := log.String(); strings.Count(text, "damaged") != 1 || !where.MatchString(text) {
-		t.Errorf("want %s in:\n%s", where, text)
+	for name, c := range map[string]struct {
+		damaged  bool
+		from, to int64
+		want     string
+	}{
+		"file":  {true, 1, 2, `partition is damaged.* from_offset=1 to_offset=2 file=/data/logs/\S+\.log position=%d `},
+		"batch": {false, 1, 2, `cannot be read as records.* offset=1 .*file=/data/logs/\S+\.log position=%d\s`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var log bytes.Buffer
+			fs := disk.NewMem()
+			b, err := Open(t.Context(), Options{
+				FS: fs, Path: "/data", Registerer: prometheus.NewRegistry(), Logger: slog.New(slog.NewTextHandler(&log, nil)),
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = b.Close() })
+			create(t, b, "t", 1, nil)
+			produce(t, b, AcksAll, "t", 0, "a")
+			produce(t, b, AcksAll, "t", 0, "b")
+			size := int64(len(batch(t, "a")))
+			if c.damaged {
+				overwrite(t, fs, partitionOf(b, "t"), size+record.HeaderSize+1, 0xff)
+			}
+			tail, _ := newTail(t, b, "t", true)
+			if err := b.NoteDamage("gone", 0, 1, io.ErrUnexpectedEOF); !errors.Is(err, ErrUnknownTopic) {
+				t.Error(err)
+			}
+			for range 2 {
+				met, ok := errors.AsType[*CorruptError](b.NoteDamage("t", 0, 1, io.ErrUnexpectedEOF))
+				if !ok || met.From != c.from || met.To != c.to {
+					t.Errorf("%+v", err)
+				}
+			}
+			if err := tail.NoteDamage(0, 1, io.ErrUnexpectedEOF); !errors.Is(err, ErrCorruptRecord) {
+				t.Error(err)
+			}
+			if n := b.damages(); n != 1 {
+				t.Errorf("%d partitions are damaged", n)
+			}
+			where := regexp.MustCompile(fmt.Sprintf(c.want, size))
+			if text := log.String(); strings.Count(text, "level=ERROR") != 1 || !where.MatchString(text) {
+				t.Errorf("want %s in:\n%s", where, text)
+			}
+			if p := partitionOf(b, "t"); p.log.Fenced() != c.damaged {
+				t.Errorf("fenced: %v", p.log.Fenced())
+			}
+		})
 	}
 }

@@ -22,8 +22,8 @@ type partition struct {
 	log   *storage.Log
 	// hw mirrors mu.progress for readers without the lock.
 	hw atomic.Int64
-	// damaged says that damage found by a read was reported.
-	damaged atomic.Bool
+	// unreadable says that a batch was reported that holds no records.
+	unreadable atomic.Bool
 	// uncleanable says that compaction came upon damage and leaves the log alone.
 	uncleanable atomic.Bool
 	mu          struct {

@@ -95,7 +95,7 @@ func (b *Broker) expired(now time.Time, byAge bool) map[*partition]storage.Expir
 		p.mu.Lock()
 		keep, gone := p.mu.settings.retention, p.mu.gone
 		p.mu.Unlock()
-		if gone != nil || p.damaged.Load() {
+		if gone != nil {
 			continue
 		}
 		if !byAge {

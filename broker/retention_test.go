@@ -110,7 +110,7 @@ func TestRetention(t *testing.T) {
 		}
 	}
 	size := partitionOf(b, "age").log.Size() / 5
-	partitionOf(b, "damaged").damaged.Store(true)
+	wound(t, fs, partitionOf(b, "damaged"))
 	tail, _ := newTail(t, b, "age", true)
 	b.expire()
 	if got := fmt.Sprint(startOf(b, "size"), startOf(b, "both"), startOf(b, "age"), startOf(b, "compacted2")); got != "2 1 0 5" {

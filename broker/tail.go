@@ -200,7 +200,7 @@ func (t *Tail) collectTold() {
 // there now. The caller must release the section, and Seek past it.
 //
 // Errors: *OffsetError where the log begins after the position or ends before
-// it; ErrDamaged; ErrUnknownTopic for a topic that was deleted; ErrShuttingDown.
+// it; *CorruptError; ErrUnknownTopic for a topic that was deleted; ErrShuttingDown.
 // After an error the partition has no turn until Seek, which may name the same
 // position to try again.
 func (t *Tail) Read(i, maxBytes int) FetchResult {
@@ -219,10 +219,12 @@ func (t *Tail) Read(i, maxBytes int) FetchResult {
 }
 
 // NoteDamage is Broker.NoteDamage for partition i.
-func (t *Tail) NoteDamage(i int, offset int64, err error) {
-	if f := t.parts[i]; f.part != nil {
-		t.broker.noteDamage(f.part, offset, err)
+func (t *Tail) NoteDamage(i int, offset int64, err error) error {
+	f := t.parts[i]
+	if f.part == nil {
+		return f.err
 	}
+	return t.broker.noteDamage(f.part, offset, err)
 }
 
 // gone is why the partition is not served, or nil.

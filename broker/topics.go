@@ -33,7 +33,8 @@ type Topic struct {
 // Partition describes a partition. Node ids are those of Nodes.
 type Partition struct {
 	Index, Leader, LeaderEpoch int32
-	Replicas, ISR, Offline     []int32
+	// Offline are the replicas whose logs are damaged.
+	Replicas, ISR, Offline []int32
 }
 
 // TopicSpec is a topic to make.
@@ -366,7 +367,7 @@ func (b *Broker) Topics(_ context.Context, p auth.Principal) ([]Topic, error) {
 	var out []Topic
 	for _, t := range b.proposer.State().Topics() {
 		if b.allowed(p, auth.Describe, t.Name) {
-			out = append(out, describe(t))
+			out = append(out, b.describe(t))
 		}
 	}
 	return out, nil
@@ -378,7 +379,7 @@ func (b *Broker) Topic(_ context.Context, p auth.Principal, ref TopicRef) (Topic
 	if err != nil {
 		return Topic{}, err
 	}
-	return describe(t), nil
+	return b.describe(t), nil
 }
 
 // EnsureTopic describes a topic, and makes it with the server's defaults if it
@@ -388,7 +389,21 @@ func (b *Broker) EnsureTopic(ctx context.Context, p auth.Principal, name string)
 	if err != nil {
 		return Topic{}, err
 	}
-	return describe(t), nil
+	return b.describe(t), nil
+}
+
+// describe adds to what the metadata knows which replicas are damaged.
+func (b *Broker) describe(t *controller.Topic) Topic {
+	out := describe(t)
+	for i := range out.Partitions {
+		b.mu.RLock()
+		p := b.mu.parts[storage.ID{Topic: t.ID, Partition: int32(i)}]
+		b.mu.RUnlock()
+		if p != nil && p.log.Fenced() {
+			out.Partitions[i].Offline = []int32{p.self}
+		}
+	}
+	return out
 }
 
 func describe(t *controller.Topic) Topic {

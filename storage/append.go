@@ -38,7 +38,7 @@ type Appended struct {
 // Errors: *record.Error for what the batch's content does wrong,
 // *TooLargeError, record.ErrTimestamp, ErrOutOfOrderSequence,
 // ErrProducerEpoch; ErrFull, also while the disk is nearly full, and ErrWrite after which the log is as it was;
-// ErrFailed; ErrClosed. After any error nothing was appended.
+// ErrFailed; ErrDamaged; ErrClosed. After any error nothing was appended.
 func (l *Log) Append(a Append) (Appended, error) {
 	if err := l.dir.room.admit(int64(len(a.Batch)), a.Essential); err != nil {
 		return Appended{}, err

@@ -149,10 +149,13 @@ func (l *Log) Compact(ctx context.Context, c *Cleaner, bound int64) (Compacted, 
 		return Compacted{}, err
 	}
 	defer l.giveRewriting()
+	if l.Fenced() {
+		return Compacted{}, ErrDamaged
+	}
 	defer c.trim()
 	began := time.Now()
 	p := &pass{log: l, Cleaner: c, ctx: ctx, cfg: l.config.Load(), now: l.dir.opts.Now()}
-	err := p.run(bound)
+	err := l.examined(p.run(bound))
 	m := &l.dir.metrics.compaction
 	m.read.Add(float64(p.done.Read))
 	m.written.Add(float64(p.done.Written))

@@ -28,6 +28,7 @@ func xPower(n int64) uint32 {
 // the offsets of the batch.
 type flip struct {
 	pos, offset, next int64
+	begin, end        int64 // the batch's bytes
 }
 
 // findFlip finds the one bit of a leader epoch in the first size bytes of s's
@@ -57,7 +58,7 @@ func findFlip(f io.ReaderAt, s *segment, size int64, difference uint32) (found f
 				return flip{}, false, nil
 			}
 			ok = true
-			found = flip{pos: pos + epochAt + int64(bits.TrailingZeros32(d)/8), offset: h.BaseOffset(), next: h.NextOffset()}
+			found = flip{pos: pos + epochAt + int64(bits.TrailingZeros32(d)/8), offset: h.BaseOffset(), next: h.NextOffset(), begin: pos, end: w.pos}
 		}
 		inverse = multiply(inverse, xPower(8*(w.pos-pos)))
 	}

@@ -131,7 +131,8 @@ const (
 // SetAside moves away every log that does not exist by fate: into the trash if
 // it was deleted or has no records, else into the quarantine, where it stays
 // until a person looks. Metadata that is wrong never deletes records. It must
-// be called before any log is opened.
+// be called before any log is opened. After a crash a log that is to be kept and
+// has no directory is lost.
 func (d *Dir) SetAside(fate func(ID) Fate) error {
 	names, err := d.opts.FS.List(d.path(logsDir))
 	if err != nil {
@@ -168,6 +169,7 @@ func (d *Dir) SetAside(fate func(ID) Fate) error {
 			}
 		}
 	}
+	d.fate = fate
 	d.mu.Lock()
 	for id := range d.mu.checkpoint.records {
 		if fate(id) != Keep {
@@ -257,7 +259,7 @@ func (d *Dir) trash(l *Log) (aside string, err error) {
 		// Not even a name fits in the trash: it is removed where it is.
 		return l.path, nil
 	}
-	if err != nil {
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return "", fmt.Errorf("remove %s: %w", l.path, err)
 	}
 	return aside, nil
@@ -292,8 +294,8 @@ func (d *Dir) discard(paths ...string) {
 // raised; see SetStart. Files that are wholly below it are removed. A log that
 // ends below it begins anew there, empty, and its files go into quarantine.
 //
-// A *CorruptError says that records are damaged that had been durable:
-// nothing was changed, and the log stays closed.
+// If records are damaged or missing that had been durable, the log opens fenced:
+// see Log.Holes.
 func (d *Dir) OpenLog(ctx context.Context, id ID, name string, cfg Config, start int64) (*Log, error) {
 	if err := d.Failed(); err != nil {
 		return nil, err

@@ -50,6 +50,9 @@ type Options struct {
 	// OnRoom is called when the disk becomes nearly full or full, and when there
 	// is room again: see Room. It must not block and must not call the directory.
 	OnRoom func()
+	// OnDamage is called once for each hole that is found in an open log. No
+	// lock is held; it must not close the log or the directory.
+	OnDamage func(*Log, Hole)
 	// OnFailure is called once, when a sync has failed or a write could not
 	// be undone: the directory refuses appends from then on, and the process
 	// should end. It must not close the directory.
@@ -80,6 +83,8 @@ type Dir struct {
 	// synced says that all files that the last run left are durable, names
 	// included. It is set before any log is opened.
 	synced bool
+	// fate is what SetAside was told: which logs there must be.
+	fate func(ID) Fate
 
 	files   *files
 	tables  *tables

@@ -145,8 +145,13 @@ func TestLogIsNoDirectory(t *testing.T) {
 	m := disk.NewMem()
 	d := openDir(t, m)
 	putFile(t, m, d.logPath(testID), []byte("x"))
-	if _, err := d.OpenLog(t.Context(), testID, "t", Config{}, 0); !errors.Is(err, ErrCorrupt) {
-		t.Errorf("open: %v", err)
+	l := openLog(t, d, Config{})
+	holes := l.Holes()
+	if len(holes) != 1 || holes[0].Path != d.logPath(testID) || !l.Fenced() {
+		t.Errorf("holes: %+v", holes)
+	}
+	if _, err := l.Append(Append{Batch: batchOf(t, record.None, nil, "v")}); !errors.Is(err, ErrDamaged) {
+		t.Errorf("append: %v", err)
 	}
 	mustClose(t, d)
 }

@@ -187,11 +187,34 @@
 //     next append.
 //   - A batch that does not hold below the durable bound is damage. The bound
 //     is the seal's next offset, the checkpoint's offset, or the beginning of
-//     the next segment if that is sealed or in the checkpoint. Then OpenLog
-//     gives a *CorruptError and changes nothing. So it does if segments are
-//     missing at the start or in the middle.
+//     the next segment if that is sealed or in the checkpoint. So are segments
+//     that are missing. The log has holes then, see below.
 //   - Segments behind a torn end go to quarantine/: they were never durable.
 //   - Indexes that are missing or do not match are rebuilt from the .log.
+//
+// # Damage
+//
+// A log with holes is fenced: a read that begins in a hole is a *CorruptError, one
+// in front of a hole ends there, everything else is read as ever. Appends,
+// SetStart and retention are refused or do nothing, and nothing of its files is
+// changed. The checkpoint has that it is fenced, and it stays so over a restart.
+//
+// Within a .log a hole is a gap: from the batch that does not hold to the place
+// from which the batches chain up to one that is known, by an index entry, the
+// seal or the checkpoint. What only looks like a batch in between is not believed.
+// The segment's CRC does not cover a gap.
+//
+// What this process has neither written nor scanned is verified once before it is
+// handed out: checksum and offset chain of each batch, and that leader epochs,
+// which no batch's checksum covers, never fall and are at most the newest batch's.
+// A flipped epoch that passes for one of the neighbours' is found by the seal's
+// checksum only: by the scrub and Check. A segment remembers what is left to
+// verify as at most 64 ranges; what would make it more is verified again next time.
+//
+// A directory that is missing, or that holds nothing that can be a log, is a hole
+// from the log's start to its end: the log is lost. Its end is the last
+// checkpoint's, and 2^32 more if the last run did not end cleanly, so that no
+// offset is given twice.
 //
 // # Locks
 //
@@ -206,9 +229,12 @@
 // and held over all of it, for minutes maybe; whoever waits for it can be told
 // to stop waiting.
 //
+// Log.examining is held over the reading of a segment that is damaged, taken
+// before Log.mu and tables.repair. unread.mu is a leaf.
+//
 // tables.repair is held over the rebuilding of an index and the removal of a
 // segment's files, Dir.checkpointing over the writing of a checkpoint; both are
-// taken without any other. OnFlush and OnFailure are called with no lock held.
+// taken without any other. OnFlush, OnDamage and OnFailure are called with no lock held.
 // The scrub is the work of one goroutine, too, which rebuilds an index under
 // tables.repair. A third one measures the room; room.measuring is held over
 // that, and room.ballast, which comes after it, over a change of the file.

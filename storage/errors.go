@@ -28,6 +28,9 @@ var (
 	ErrOffsetOutOfRange = errors.New("offset is out of range")
 	// ErrCorrupt is the kind of *CorruptError.
 	ErrCorrupt = errors.New("log is damaged")
+	// ErrDamaged says that the log has holes and takes nothing until it is
+	// repaired.
+	ErrDamaged = errors.New("partition is damaged")
 )
 
 // errSync is the kind of a failed sync. The kernel reports the error once and
@@ -69,11 +72,14 @@ func (e *OffsetError) Error() string {
 func (e *OffsetError) Unwrap() error { return ErrOffsetOutOfRange }
 
 // CorruptError says that stored records are damaged: the file, the position
-// of the damage in it, and what is wrong there. It is also the kind ErrCorrupt.
+// of the damage in it, and what is wrong there. From a read it has the offsets
+// [From, To) that are lost, both 0 if that is not known. It is also the kind
+// ErrCorrupt.
 type CorruptError struct {
-	Path string
-	Pos  int64
-	Err  error
+	Path     string
+	Pos      int64
+	Err      error
+	From, To int64
 }
 
 // Error names the place and the reason.

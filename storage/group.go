@@ -157,6 +157,9 @@ func (g *group) add(p *pending) error {
 	if l.dir.closing.Load() {
 		return ErrClosed
 	}
+	if l.fenced.Load() {
+		return ErrDamaged
+	}
 	// A producer's state follows its batches only once they are written.
 	if g.holds(b.ProducerID()) {
 		g.flush()

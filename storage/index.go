@@ -73,6 +73,9 @@ func newestIn(b record.Batch) int64 {
 	return b.MaxTimestamp()
 }
 
+// skip goes on behind a gap. What is there has no part in the checksum.
+func (t *tail) skip(to point) { t.next, t.size = to.offset, to.pos }
+
 // noTime is the time entry that stands for none.
 var noTime = timeEntry{ts: -1}
 

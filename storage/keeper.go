@@ -290,7 +290,7 @@ func (k *keeper) record(l *Log) (checkpointRecord, bool, error) {
 		return checkpointRecord{}, false, l.stillChanged(err)
 	}
 	r := checkpointRecord{
-		logStart: start, activeBase: m.seg.base, activeGen: m.seg.gen, recoveryOffset: m.offset, recoveryPos: m.pos,
+		corrupt: l.fenced.Load(), logStart: start, activeBase: m.seg.base, activeGen: m.seg.gen, recoveryOffset: m.offset, recoveryPos: m.pos,
 		maxTimestamp: m.maxTimestamp, lastAppendMs: m.lastAppend, logCRC: m.crc, leaderEpoch: m.epoch,
 	}
 	if age := (m.lastAppend - m.firstAppend) / 1000; m.firstAppend > 0 && age > 0 {

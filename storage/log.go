@@ -25,6 +25,10 @@ type Log struct {
 	// cuts counts truncations: who looked at the log without a lock looks again
 	// if it has grown meanwhile. It is added to with mu held.
 	cuts atomic.Int64
+	// fenced says that the log has holes. It is set under mu.
+	fenced atomic.Bool
+	// examining is held over the reading of a segment that is damaged.
+	examining sync.Mutex
 
 	// writing is held by the one who appends, rolls or closes, over the
 	// write to the file but never over a sync. It is taken before mu.
@@ -43,7 +47,8 @@ type Log struct {
 		lazy      backlog
 		lazySince int64 // when the oldest of lazy was appended, by dir.clock
 		changed   bool  // since the last checkpoint
-		epoch     int32 // of the newest batch
+		epoch     int32 // of the newest batch; noEpochBound if it is not known
+		lost      error // why nothing of the log is there, or nil
 		epochs    epochs
 		swapping  bool    // segments are being put in the place of others
 		snapshots []int64 // offsets of those of the producers, ascending. Copied on write

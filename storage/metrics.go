@@ -36,6 +36,7 @@ type metrics struct {
 	scrubBatches  prometheus.Counter
 	scrubDamages  prometheus.Counter
 	scrubPass     prometheus.Gauge
+	holes         prometheus.Counter
 }
 
 // compactMetrics are those of compaction. The passes are the count of seconds.
@@ -100,6 +101,7 @@ func newMetrics(r prometheus.Registerer, unflushed, stalled func() float64) *met
 		}, stalled),
 		diskFull: gauge("full", "0 while records are taken, 1 while they are refused for lack of room, 2 when half of the reserve is gone, too."),
 		ballast:  gauge("ballast_bytes", "Room set aside that is given back when the disk is full."),
+		holes:    counter("log_holes_total", "Holes found in logs: records that are lost or cannot be trusted."),
 		unflushed: prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Namespace: "leat", Subsystem: "storage", Name: "page_cache_unflushed_bytes",
 			Help: "Bytes of page-cache-mode logs that no flush has covered yet.",
@@ -118,7 +120,7 @@ func newMetrics(r prometheus.Registerer, unflushed, stalled func() float64) *met
 		r.MustRegister(m.flushRounds, m.flushSeconds, m.flushFiles, m.flushSyncAlls, m.writes, m.bytes, m.batches, m.rolls, m.recoveries,
 			m.cutBytes, m.rebuilt, m.checkpoints, m.openFiles, m.maxFiles, m.mappings, m.unflushed, m.writeSeconds, m.logBytes, m.segments,
 			m.diskTotal, m.diskFree, m.clockUnsteady, m.scrubBytes, m.scrubBatches, m.scrubDamages, m.scrubPass,
-			m.diskLow, m.diskFull, m.ballast, m.stalled)
+			m.diskLow, m.diskFull, m.ballast, m.stalled, m.holes)
 	}
 	return m
 }

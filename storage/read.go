@@ -24,31 +24,47 @@ func (l *Log) Read(from int64, maxBytes int, upTo int64) (record.Section, error)
 		return nil, ErrClosed
 	}
 	defer l.leave()
-	for {
-		s, err := l.read(from, maxBytes, upTo)
-		if !errors.Is(err, errRetired) {
-			return s, err
+	for tries := 0; ; {
+		v, found, err := l.view(from, upTo)
+		if err != nil || !found {
+			return nil, err
 		}
-		// The segment has left the log meanwhile: another one has the offset, or
-		// it is below the start.
+		s, err := v.read(from, int64(maxBytes))
+		switch {
+		case errors.Is(err, errRetired):
+			// The segment has left the log meanwhile: another one has the offset,
+			// or it is below the start.
+			continue
+		case isDamage(err) && tries == 0:
+			// With the hole known, what is in front of it or behind can be read.
+			tries++
+			if err := l.examine(v.seg, len(v.gaps)); err != nil {
+				return nil, err
+			}
+			continue
+		case s == nil || err != nil:
+			return nil, err
+		}
+		return s, nil
 	}
 }
 
-func (l *Log) read(from int64, maxBytes int, upTo int64) (record.Section, error) {
-	v, found, err := l.view(from, upTo)
-	if err != nil || !found {
-		return nil, err
-	}
-	h, err := l.dir.files.acquireInTime(v.seg)
+// read makes the section for a read from an offset on; nil if there is nothing.
+func (v *view) read(from, maxBytes int64) (*section, error) {
+	files := v.log.dir.files
+	h, err := files.acquireInTime(v.seg)
 	if err != nil {
 		return nil, err
 	}
-	start, end, err := v.bounds(h, from, int64(maxBytes), upTo)
-	if err != nil || start >= end.pos {
-		l.dir.files.release(h)
+	start, end, err := v.bounds(h, from, maxBytes, v.upTo)
+	if err == nil && start.pos < end.pos {
+		err = v.verify(h, start, end)
+	}
+	if err != nil || start.pos >= end.pos {
+		files.release(h)
 		return nil, err
 	}
-	return &section{files: l.dir.files, handle: h, start: start, size: end.pos - start, next: end.offset}, nil
+	return &section{files: files, handle: h, start: start.pos, size: end.pos - start.pos, next: end.offset}, nil
 }
 
 // Locate finds the batch that has an offset: its file, and the position in it.
@@ -89,6 +105,8 @@ type view struct {
 	seg      *segment
 	tail     tail // entries only if the segment is not sealed
 	sealed   bool
+	gaps     []gap // of the segment
+	upTo     int64 // where the read must end, not behind the next gap
 	startPos int64 // of from; -1 if it must be looked up
 	limitPos int64 // of upTo within the segment; -1 if it must be looked up
 }
@@ -105,11 +123,43 @@ func (l *Log) view(from, upTo int64) (v view, found bool, err error) {
 	if from >= upTo {
 		return view{}, false, nil
 	}
+	if err := l.inHoleLocked(from); err != nil {
+		return view{}, false, err
+	}
 	s := l.mu.segments[segmentIndex(l.mu.segments, from)]
-	v = view{log: l, seg: s, tail: s.tail, sealed: s.sealed.Load()}
+	v = view{log: l, seg: s, tail: s.tail, sealed: s.indexOnDisk(), gaps: s.gaps, upTo: upTo}
 	v.startPos = l.knownPosLocked(s, from)
 	v.limitPos = l.knownPosLocked(s, upTo)
+	if len(v.gaps) > 0 {
+		v.between(from)
+	}
 	return v, true, nil
+}
+
+// between keeps the read between two gaps; from is in none.
+func (v *view) between(from int64) {
+	for i := range v.gaps {
+		g := &v.gaps[i]
+		if g.to.offset > from {
+			if g.from.offset <= v.upTo {
+				v.upTo, v.limitPos = g.from.offset, g.from.pos
+			}
+			return
+		}
+		if g.to.offset == from {
+			v.startPos = g.to.pos
+		}
+	}
+}
+
+// inGap is the error for a byte of the segment that is in a gap, or nil.
+func (v *view) inGap(pos int64) error {
+	for i := range v.gaps {
+		if g := &v.gaps[i]; g.from.pos <= pos && (pos < g.to.pos || pos == g.from.pos) {
+			return g.hole(v.seg).corrupt()
+		}
+	}
+	return nil
 }
 
 // segmentIndex is the index of the segment that has the offset.
@@ -172,17 +222,15 @@ func (v *view) tables() *sealedLookup {
 	return &sealedLookup{tables: v.log.dir.tables, files: v.log.dir.files, seg: v.seg, interval: v.log.config.Load().IndexInterval}
 }
 
-// bounds finds the byte range for a read, and the offset where it ends.
-func (v *view) bounds(h *handle, from, maxBytes, upTo int64) (start int64, end point, err error) {
-	start = v.startPos
-	if start < 0 {
-		at, err := v.find(h, from)
-		if err != nil {
-			return 0, point{}, err
+// bounds finds where a read begins and ends.
+func (v *view) bounds(h *handle, from, maxBytes, upTo int64) (start, end point, err error) {
+	start = point{offset: from, pos: v.startPos}
+	if start.pos < 0 {
+		if start, err = v.find(h, from); err != nil {
+			return point{}, point{}, err
 		}
-		start = at.pos
 	}
-	atMost := min(start+max(maxBytes, 0), maxSegmentBytes)
+	atMost := min(start.pos+max(maxBytes, 0), maxSegmentBytes)
 	limit, err := v.limit(h, upTo, atMost)
 	if err != nil || limit.pos <= atMost {
 		return start, limit, err
@@ -191,9 +239,9 @@ func (v *view) bounds(h *handle, from, maxBytes, upTo int64) (start int64, end p
 	// the next read can go on without looking.
 	cut, err := v.floorPos(uint32(atMost))
 	if err != nil {
-		return 0, point{}, err
+		return point{}, point{}, err
 	}
-	if int64(cut.pos) > start {
+	if int64(cut.pos) > start.pos {
 		return start, v.point(cut), nil
 	}
 	end, err = v.walkTo(h, start, atMost, limit.pos)
@@ -224,10 +272,17 @@ func (v *view) find(h *handle, offset int64) (point, error) {
 	if err != nil {
 		return point{}, err
 	}
-	if at := v.point(e); at.offset == offset {
+	at := v.point(e)
+	if i := lastTrue(len(v.gaps), func(i int) bool { return v.gaps[i].to.offset <= offset }); i >= 0 && v.gaps[i].to.pos > at.pos {
+		at = v.gaps[i].to
+	}
+	if at.offset == offset {
 		return at, nil
 	}
-	w := newWalk(h, v.seg, int64(e.pos), v.seg.base+int64(e.rel), v.tail.size)
+	if err := v.inGap(at.pos); err != nil {
+		return point{}, err
+	}
+	w := newWalk(h, v.seg, at.pos, at.offset, v.tail.size)
 	defer w.close()
 	for {
 		pos := w.pos
@@ -247,10 +302,10 @@ func (v *view) find(h *handle, offset int64) (point, error) {
 // walkTo goes from batch to batch: the end of the last one that ends at
 // atMost or before, or of the one at start if that is longer. Nothing behind
 // limit is looked at.
-func (v *view) walkTo(h *handle, start, atMost, limit int64) (point, error) {
-	w := newWalk(h, v.seg, start, -1, limit)
+func (v *view) walkTo(h *handle, start point, atMost, limit int64) (point, error) {
+	w := newWalk(h, v.seg, start.pos, start.offset, limit)
 	defer w.close()
-	end := point{pos: start}
+	end := start
 	for {
 		_, err := w.header()
 		if errors.Is(err, io.EOF) {
@@ -259,7 +314,7 @@ func (v *view) walkTo(h *handle, start, atMost, limit int64) (point, error) {
 		if err != nil {
 			return point{}, err
 		}
-		if end.pos > start && w.pos > atMost {
+		if end.pos > start.pos && w.pos > atMost {
 			return end, nil
 		}
 		end = point{offset: w.next, pos: w.pos}

@@ -40,6 +40,7 @@ type recovery struct {
 	// removed, or were about to be, and nothing of them is read.
 	below   []found
 	vouched bool       // the checkpoint has start
+	gone    bool       // there is no directory
 	ended   []*segment // that are not sealed yet
 	// orphans are index files without a .log, and files of a rewritten segment
 	// that is not part of the log.
@@ -76,28 +77,39 @@ func (d *Dir) recoverLog(ctx context.Context, n LogName, cfg Config, start int64
 	if known {
 		r.start = max(start, rec.logStart)
 	}
-	if err := r.list(); err != nil {
-		return nil, err
+	err := r.open(ctx, n)
+	if isDamage(err) {
+		r.lose(err)
+		err = nil
 	}
-	if len(r.found) == 0 {
-		if err := r.createEmpty(n); err != nil {
-			return nil, err
-		}
-	}
-	r.split()
-	if first := r.found[0].seg; r.start < first.base {
-		return nil, r.corrupt(first, missing(r.start, first.base))
-	}
-	if err := r.vouchBelow(); err != nil {
-		return nil, err
-	}
-	if err := r.load(ctx); err != nil {
-		r.dropFiles()
+	if err != nil {
 		return nil, err
 	}
 	d.metrics.held(l.mu.segments, 1)
 	r.tell(ctx, time.Since(began))
 	return r, nil
+}
+
+// open finds the segments and loads them. A *CorruptError says that they make no
+// log.
+func (r *recovery) open(ctx context.Context, n LogName) error {
+	if err := r.list(); err != nil {
+		return err
+	}
+	if len(r.found) == 0 {
+		if err := r.createEmpty(n); err != nil {
+			return err
+		}
+	}
+	r.split()
+	if err := r.vouchBelow(); err != nil {
+		return err
+	}
+	if err := r.load(ctx); err != nil {
+		r.dropFiles()
+		return err
+	}
+	return nil
 }
 
 // handOver gives the keeper what is left to do for the log. The directory's mu
@@ -109,7 +121,7 @@ func (r *recovery) handOver() {
 	for _, s := range r.ended {
 		r.dir.keeper.seal(r.log, s)
 	}
-	if len(r.below) > 0 {
+	if len(r.below) > 0 && !r.log.fenced.Load() {
 		segs := make([]*segment, len(r.below))
 		for i, f := range r.below {
 			segs[i] = f.seg
@@ -172,15 +184,17 @@ func (r *recovery) load(ctx context.Context) error {
 		}
 	}
 	last := r.found[len(r.found)-1].seg
-	if from := max(last.next, r.start); r.known && from < r.rec.recoveryOffset {
-		return r.corrupt(last, missing(from, r.rec.recoveryOffset))
+	if last.next < r.start && r.known && r.start < r.rec.recoveryOffset {
+		return &CorruptError{Path: last.logPath(), Pos: last.size, Err: missing(r.start, r.rec.recoveryOffset)}
 	}
 	if last.next < r.start {
 		if err := r.startOver(last.next); err != nil {
 			return err
 		}
 	}
-	if err := r.removeOrphans(); err != nil {
+	if r.broken() {
+		r.log.fenced.Store(true)
+	} else if err := r.removeOrphans(); err != nil {
 		return err
 	}
 	if err := r.finish(); err != nil {
@@ -192,7 +206,7 @@ func (r *recovery) load(ctx context.Context) error {
 	// The mark says whether producers wrote, which is known only now.
 	r.log.mu.durable = r.log.markLocked()
 	for _, s := range r.log.mu.segments[:len(r.log.mu.segments)-1] {
-		if !s.sealed.Load() {
+		if !s.sealed.Load() && !r.log.fenced.Load() {
 			r.ended = append(r.ended, s)
 		}
 	}
@@ -202,10 +216,6 @@ func (r *recovery) load(ctx context.Context) error {
 // missing says that the records in [from, to) were durable and are not there.
 func missing(from, to int64) error {
 	return fmt.Errorf("the records from offset %d to %d are missing", from, to-1)
-}
-
-func (r *recovery) corrupt(s *segment, err error) error {
-	return &CorruptError{Path: s.logPath(), Pos: s.size, Err: err}
 }
 
 // synced passes the result of a sync on; an error fails the directory.
@@ -223,7 +233,9 @@ func (r *recovery) list() error {
 	switch {
 	case errors.Is(err, syscall.ENOTDIR):
 		return &CorruptError{Path: r.log.path, Err: err}
-	case err != nil && !errors.Is(err, fs.ErrNotExist):
+	case errors.Is(err, fs.ErrNotExist):
+		r.gone = true
+	case err != nil:
 		return err
 	}
 	if err := r.readSwap(names); err != nil {
@@ -327,6 +339,9 @@ func (r *recovery) createEmpty(n LogName) error {
 	if r.known && r.rec.recoveryOffset > r.start {
 		return &CorruptError{Path: r.log.path, Err: fmt.Errorf("all segments are missing, the log was durable up to offset %d", r.rec.recoveryOffset)}
 	}
+	if r.gone && r.dir.mustHave(n.ID) {
+		return &CorruptError{Path: r.log.path, Err: errors.New("the directory is missing")}
+	}
 	fsys := r.dir.opts.FS
 	if err := fsys.MkdirAll(r.log.path); err != nil {
 		return err
@@ -411,25 +426,39 @@ func durableUntil(base, nextBase int64, sealed bool, s seal, later bool, rec che
 // loadSegment trusts the i-th segment by its seal, or scans it.
 func (r *recovery) loadSegment(i int) error {
 	f := &r.found[i]
-	if i > 0 {
-		if before := r.found[i-1].seg; before.next != f.seg.base {
-			return &CorruptError{Path: before.logPath(), Pos: before.size, Err: fmt.Errorf(
-				"the segment ends at offset %d, the next one begins at %d", before.next, f.seg.base)}
-		}
-	}
 	next := r.nextBase(i)
-	if f.sealed && f.size == f.seal.logBytes && (next < 0 || next == f.seal.next) {
-		f.seg.adopt(f.seal)
-		if f.whole {
-			return nil
-		}
-		r.dir.opts.Logger.Warn("index file is missing or damaged and is rebuilt from the log", slog.String("path", f.seg.stem+indexSuffix))
-		r.rebuilt++
-		return rebuildSealed(r.dir.tables, r.dir.files, f.seg, r.log.config.Load().IndexInterval)
-	}
 	later := slices.ContainsFunc(r.found[i+1:], func(f found) bool { return f.sealed })
 	bound := durableUntil(f.seg.base, next, f.sealed, f.seal, later, r.rec, r.known)
-	return r.scanSegment(i, bound, next)
+	if !f.sealed || f.size != f.seal.logBytes || next >= 0 && next < f.seal.next {
+		return r.scanSegment(i, bound, next)
+	}
+	if !f.whole {
+		if rebuilt, err := r.rebuild(f); err != nil {
+			return err
+		} else if !rebuilt {
+			return r.scanSegment(i, bound, next)
+		}
+	}
+	f.seg.adopt(f.seal)
+	if i+1 < len(r.found) && f.seal.next < next && bound < next {
+		return r.setLaterAside(i)
+	}
+	return nil
+}
+
+// rebuild makes the indexes of a sealed segment anew; false if the .log is
+// damaged, too.
+func (r *recovery) rebuild(f *found) (bool, error) {
+	sealed := newSegment(r.log.path, f.seg.base, f.seg.gen)
+	sealed.adopt(f.seal)
+	defer r.dir.files.drop(sealed)
+	r.dir.opts.Logger.Warn("index file is missing or damaged and is rebuilt from the log", slog.String("path", f.seg.stem+indexSuffix))
+	r.rebuilt++
+	err := rebuildSealed(r.dir.tables, r.dir.files, sealed, r.log.config.Load().IndexInterval)
+	if isDamage(err) {
+		return false, nil
+	}
+	return err == nil, err
 }
 
 // finish makes the log of the segments.
@@ -439,7 +468,10 @@ func (r *recovery) finish() error {
 		l.mu.segments = append(l.mu.segments, f.seg)
 	}
 	last := l.activeLocked()
-	if last.sealed.Load() {
+	if l.fenced.Load() && (last.sealed.Load() || len(last.gaps) > 0 || r.known && last.next < r.rec.recoveryOffset) {
+		last = r.beyond(max(last.next, r.rec.recoveryOffset))
+		l.mu.segments = append(l.mu.segments, last)
+	} else if last.sealed.Load() {
 		// The crash came after the seal and before the next segment's name
 		// was durable.
 		next := newSegment(l.path, last.next, 0)
@@ -468,14 +500,14 @@ func (r *recovery) finish() error {
 	}
 	l.mu.start = r.start
 	l.mu.end = last.next
-	l.mu.epoch = r.rec.leaderEpoch
-	if r.scannedEpoch >= 0 {
-		l.mu.epoch = r.scannedEpoch
+	l.mu.epoch = r.newest()
+	if r.rec.corrupt {
+		l.fenced.Store(true)
 	}
 	// An index that was rebuilt, or is stale, is written with the next
 	// checkpoint.
 	l.mu.changed = !r.known || r.rec.activeBase != last.base || r.rec.recoveryPos != last.size || r.rec.logStart != r.start ||
-		r.rebuilt > 0 || last.written.stale
+		r.rebuilt > 0 || last.written.stale || r.rec.corrupt != l.fenced.Load()
 	return nil
 }
 

@@ -113,22 +113,43 @@ func (r *recoveryScript) open() string {
 	l, err := r.dir.OpenLog(context.WithoutCancel(r.t.Context()), testID, "orders", Config{SegmentBytes: 1000, IndexInterval: 200}, 0)
 	out := strings.ReplaceAll(r.lines.String(), "/data/logs/"+testID.dirName()+"/", "")
 	if err != nil {
-		var damage *CorruptError
-		if !errors.As(err, &damage) {
-			return out + err.Error()
-		}
-		return out + fmt.Sprintf("corrupt: %s at %d: %v", path.Base(damage.Path), damage.Pos, damage.Err)
+		return out + err.Error()
 	}
 	r.log = l
+	out += r.read()
 	o := l.Offsets()
+	out += fmt.Sprintf("start %d durable %d end %d, %d segments", o.Start, o.Durable, o.End, l.Segments())
+	if l.Fenced() {
+		_, err := l.Append(Append{Batch: batchOf(r.t, record.None, nil, "v")})
+		out += fmt.Sprintf("; append: %v", err)
+	}
+	return out
+}
+
+// read reads everything and says where it cannot.
+func (r *recoveryScript) read() (out string) {
+	o := r.log.Offsets()
 	for from := o.Start; from < o.End; {
-		b := record.Batch(mustRead(r.t, l, from, 1, o.End))
-		if err := b.VerifyCRC(); err != nil {
-			out += fmt.Sprintf("offset %d: checksum does not match\n", from)
+		s, err := r.log.Read(from, 1, o.End)
+		if hole, is := errors.AsType[*CorruptError](err); is && hole.To > from {
+			out += fmt.Sprintf("hole [%d, %d): %s at %d: %v\n", hole.From, hole.To, path.Base(hole.Path), hole.Pos, hole.Err)
+			from = hole.To
+			continue
+		}
+		if err != nil || s == nil {
+			return out + fmt.Sprintf("read %d: %v\n", from, err)
+		}
+		b := make(record.Batch, s.Len())
+		if _, err := s.ReadAt(b, 0); err != nil {
+			r.t.Fatal(err)
+		}
+		s.Release()
+		if err := b.VerifyCRC(); err != nil || b.BaseOffset() != from {
+			out += fmt.Sprintf("offset %d: %d, %v\n", from, b.BaseOffset(), err)
 		}
 		from = b.NextOffset()
 	}
-	return out + fmt.Sprintf("start %d durable %d end %d, %d segments", o.Start, o.Durable, o.End, l.Segments())
+	return out
 }
 
 func (r *recoveryScript) files() string {

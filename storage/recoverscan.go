@@ -76,28 +76,25 @@ func (r *recovery) scanSegment(i int, bound, next int64) error {
 		// entry were added.
 		s.written.stale = true
 	}
+	if s.size > 0 {
+		s.unread.Store(newUnread(s.size)) // what the checkpoint speaks for
+	}
 	from, end := s.size, scanned{pos: s.size, next: s.next}
 	var h *handle
-	if from < f.size { // else it is not even opened: most logs end where the checkpoint says
+	if from < f.size || end.next < bound { // else it is not even opened: most logs end where the checkpoint says
 		var err error
 		if h, err = r.dir.files.acquire(s); err != nil {
 			return err
 		}
 		defer r.dir.files.release(h)
 		r.scanning(s)
-		interval := r.log.config.Load().IndexInterval
-		end, err = scan(h, s, f.size, from, s.next, next, func(b record.Batch) {
-			s.extend(b, interval)
-			r.scannedEpoch = b.LeaderEpoch()
-		})
-		if err != nil {
+		if end, err = r.scanOver(f, h, bound, next); err != nil {
 			return fmt.Errorf("scan %s: %w", s.logPath(), err)
 		}
 		r.read += end.pos - from
 	}
-	// What is missing below the log's start was not to be kept.
-	if end.next < bound && bound > r.start {
-		return &CorruptError{Path: s.logPath(), Pos: end.pos, Err: orElseErr(end.why, missing(end.next, bound))}
+	if i+1 < len(r.found) && end.next > next && bound >= next {
+		return &CorruptError{Path: s.logPath(), Pos: end.pos, Err: fmt.Errorf("the segment ends at offset %d, the next one begins at %d", end.next, next)}
 	}
 	s.allocated = f.size
 	r.dir.slack.Add(s.allocated - s.size)
@@ -132,6 +129,58 @@ func (r *recovery) keepScanned(i int, h *handle, grown bool) error {
 		return err
 	}
 	return r.synced(s.logPath(), h.SyncData())
+}
+
+// scanOver reads the batches from the segment's end on. Where one does not hold
+// that was durable, there is a gap, and it goes on behind it.
+func (r *recovery) scanOver(f *found, h *handle, bound, next int64) (scanned, error) {
+	s, interval := f.seg, r.log.config.Load().IndexInterval
+	use := func(b record.Batch) {
+		s.extend(b, interval)
+		r.scannedEpoch = max(r.scannedEpoch, b.LeaderEpoch())
+	}
+	doctor := salvage{f: h, seg: s, size: f.size, end: point{offset: bound, pos: -1}}
+	for {
+		end, err := scan(h, s, f.size, s.size, s.next, next, use)
+		// What is missing below the log's start was not to be kept.
+		if err != nil || end.next >= bound || bound <= r.start {
+			return end, err
+		}
+		if doctor.anchors == nil {
+			doctor.anchors = r.anchors(f)
+		}
+		at := point{offset: end.next, pos: end.pos}
+		to, err := doctor.resync(at)
+		if err != nil {
+			return end, err
+		}
+		s.gaps = append(s.gaps, gap{from: at, to: to, why: orElseErr(end.why, missing(at.offset, bound))})
+		s.skip(to)
+		if to.offset >= bound && to.pos >= f.size {
+			return scanned{pos: to.pos, next: to.offset}, nil
+		}
+	}
+}
+
+// anchors are the places in a segment of which something else than its .log
+// knows that a batch begins there.
+func (r *recovery) anchors(f *found) []point {
+	at := []point{}
+	if f.sealed {
+		entries, err := readSealedEntries(r.dir.opts.FS, f.seg, f.seal.next, f.seal.logBytes)
+		if err == nil {
+			for _, e := range entries {
+				at = append(at, point{offset: f.seg.base + int64(e.rel), pos: int64(e.pos)})
+			}
+		}
+		if f.seal.logBytes <= f.size {
+			at = append(at, point{offset: f.seal.next, pos: f.seal.logBytes})
+		}
+	}
+	if r.known && f.seg.base == r.rec.activeBase && f.seg.gen == r.rec.activeGen && 0 < r.rec.recoveryPos && r.rec.recoveryPos <= f.size {
+		at = append(at, point{offset: r.rec.recoveryOffset, pos: r.rec.recoveryPos})
+	}
+	return at
 }
 
 func (r *recovery) scanning(s *segment) {

@@ -38,14 +38,22 @@ func (r *recovery) replayProducers(ctx context.Context) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		v, at := view{log: l, seg: s, tail: s.tail, sealed: s.sealed.Load()}, point{offset: s.base}
+		if s.size == 0 {
+			continue
+		}
+		v, at := view{log: l, seg: s, tail: s.tail, sealed: s.indexOnDisk(), gaps: s.gaps}, point{offset: s.base}
 		if i == len(l.mu.segments)-1 && !v.sealed {
 			at, s.producers = r.knownProducers(s)
 		}
 		if s.producers {
 			at = point{offset: -1} // nothing in front of the snapshot is of interest
 		}
-		if err := f.segment(&v, s.lastAppend, at, s.size); err != nil {
+		err := f.segment(&v, s.lastAppend, at, s.size)
+		if isDamage(err) && l.examine(s, len(s.gaps)) == nil {
+			v.gaps = s.gaps
+			err = f.segment(&v, s.lastAppend, at, s.size)
+		}
+		if err != nil {
 			return err
 		}
 		if !v.sealed {
@@ -157,12 +165,17 @@ func (f *fold) segment(v *view, lastAppend int64, at point, limit int64) error {
 		return err
 	}
 	defer f.log.dir.files.release(h)
-	if at.offset < 0 {
+	switch {
+	case at.offset >= 0:
+	case len(v.gaps) > 0:
+		at = point{offset: v.seg.base} // the snapshot may end in one
+	default:
 		if at, err = v.find(h, max(f.from, v.seg.base)); err != nil {
 			return err
 		}
 	}
 	w := newWalk(h, v.seg, at.pos, at.offset, limit)
+	w.gaps = v.gaps
 	defer w.close()
 	for {
 		b, err := w.header()

@@ -36,6 +36,9 @@ func (l *Log) Expired(now time.Time, r Retention) Expired {
 	ahead := l.config.Load().TimestampAfter.Milliseconds()
 	l.mu.RLock()
 	defer l.mu.RUnlock()
+	if l.fenced.Load() {
+		return Expired{Start: l.mu.start}
+	}
 	r.Bound = min(r.Bound, l.mu.durable.offset)
 	return expired(l.mu.segments, l.mu.start, now.UnixMilli(), ahead, &r)
 }

@@ -63,7 +63,7 @@ const never = math.MaxInt64
 // and its room can only come back with it. mu must be held.
 func (l *Log) overLocked() int64 {
 	switch seg := l.activeLocked(); {
-	case seg.size == 0:
+	case seg.size == 0 || l.fenced.Load():
 		return never
 	case seg.next <= l.mu.start:
 		return 0

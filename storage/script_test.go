@@ -263,7 +263,13 @@ func (s *script) judge(t testing.TB, left cut, batches []record.Batch, c *cutter
 	case p.running && !d.Unclean(), p.stopped && d.Unclean():
 		t.Fatalf("unclean %t", d.Unclean())
 	}
-	if err := d.SetAside(fateOf); err != nil {
+	err := d.SetAside(func(id ID) Fate {
+		if _, err := fs.Stat(d.logPath(id)); err != nil {
+			return Unknown // the crash came before it was made, and before the metadata knew it
+		}
+		return fateOf(id)
+	})
+	if err != nil {
 		t.Fatal(err)
 	}
 	checkAside(t, fs, p)

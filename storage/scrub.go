@@ -286,7 +286,7 @@ func (c *segmentScrub) batches(index *scrubIndex) error {
 		if !ok {
 			to = point{offset: want.next, pos: want.size}
 		}
-		c.wound(at.next, to.offset, at.pos, orElseErr(at.why, errTorn))
+		c.wound(gap{from: point{at.next, at.pos}, to: to, why: orElseErr(at.why, errTorn)}, at.pos)
 		if !ok {
 			return nil
 		}
@@ -306,21 +306,22 @@ func (c *segmentScrub) changed(difference uint32) error {
 		return err
 	}
 	if !ok {
-		f = flip{next: c.seg.next, offset: c.seg.base}
+		f = flip{next: c.seg.next, offset: c.seg.base, end: c.seg.size}
 	}
-	c.wound(f.offset, f.next, f.pos, errChanged)
+	c.wound(gap{from: point{f.offset, f.begin}, to: point{f.next, f.end}, why: errChanged}, f.pos)
 	return nil
 }
 
-// wound tells of offsets [from, to) of which the batch at pos does not hold.
-func (c *segmentScrub) wound(from, to, pos int64, err error) {
+// wound tells of a gap, of which the byte at pos is the first that is wrong.
+func (c *segmentScrub) wound(g gap, pos int64) {
 	c.found++
 	if c.told[c.seg] {
 		return
 	}
 	c.dir.opts.Logger.Error("damage was found in a sealed segment", slog.String("topic", c.log.name),
-		slog.Int("partition", int(c.log.id.Partition)), slog.Int64("from_offset", from), slog.Int64("to_offset", to),
-		slog.String("file", c.seg.logPath()), slog.Int64("position", pos), slog.Any("err", err))
+		slog.Int("partition", int(c.log.id.Partition)), slog.Int64("from_offset", g.from.offset), slog.Int64("to_offset", g.to.offset),
+		slog.String("file", c.seg.logPath()), slog.Int64("position", pos), slog.Any("err", g.why))
+	c.log.wound(c.seg, g)
 }
 
 // rebuild makes the indexes anew from a .log that holds.

@@ -21,9 +21,14 @@ type segment struct {
 	// once; tail's entries are given up then.
 	sealed atomic.Bool
 
+	// unread is what is to be verified before it is handed out; nil for nothing.
+	unread atomic.Pointer[unread]
+
 	// The rest is guarded by the log's mu. Of a sealed segment only the
 	// numbers in tail hold.
 	tail
+	gaps        []gap // in order; copied on write
+	indexed     bool  // entries hold although it is sealed, because the files do not
 	firstAppend int64 // wall clock, Unix ms; 0 while empty
 	lastAppend  int64
 	clean       bool    // compaction has applied its keys to all before
@@ -60,6 +65,9 @@ func newSegment(dir string, base int64, gen uint32) *segment {
 		base: base, gen: gen, tail: newTail(base),
 	}
 }
+
+// indexOnDisk says that lookups go to the index files. mu must be held.
+func (s *segment) indexOnDisk() bool { return s.sealed.Load() && !s.indexed }
 
 func (s *segment) logPath() string { return s.stem + logSuffix }
 
@@ -123,5 +131,6 @@ func (s *segment) adopt(h seal) {
 	s.lastAppend, s.firstAppend = h.lastAppend, h.lastAppend
 	s.allocated = h.logBytes
 	s.named = true
+	s.unread.Store(newUnread(s.size))
 	s.sealed.Store(true)
 }

@@ -18,12 +18,15 @@ import (
 // The caller has made the start durable before, and gives it to every OpenLog:
 // files of removed segments may come back with a crash, and go again then.
 //
-// Errors: *OffsetError for an offset past the end; ErrClosed.
+// Errors: *OffsetError for an offset past the end; ErrDamaged; ErrClosed.
 func (l *Log) SetStart(offset int64) error {
 	if !l.enter() {
 		return ErrClosed
 	}
 	defer l.leave()
+	if l.fenced.Load() {
+		return ErrDamaged
+	}
 	l.mu.Lock()
 	start, end := l.mu.start, l.mu.end
 	if offset > start && offset <= end {
@@ -47,6 +50,9 @@ func (l *Log) SetStart(offset int64) error {
 // is past them, so that neither the keeper nor a flush has them in hand. For
 // the others it is called again when that is so.
 func (l *Log) shed() {
+	if l.fenced.Load() {
+		return
+	}
 	l.mu.Lock()
 	n, wait := 0, false
 	if !l.mu.swapping {

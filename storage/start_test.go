@@ -214,7 +214,7 @@ func TestOpenWithStart(t *testing.T) {
 		d := openDir(t, m)
 		l, err := d.OpenLog(t.Context(), testID, "orders", startConfig, c.start)
 		if c.corrupt {
-			if !errors.Is(err, ErrCorrupt) {
+			if err != nil || !l.Fenced() || len(l.Holes()) != 1 {
 				t.Errorf("%s: %v", c.what, err)
 			}
 			if after := dump(t, m, "/data/logs"); len(after) != len(before) {

@@ -40,7 +40,7 @@ func (l *Log) findTime(ts, upTo int64) (offset, timestamp int64, err error) {
 		}
 		offset, timestamp, err = v.findTime(upTo, ts)
 		if err != nil || offset >= 0 {
-			return offset, timestamp, err
+			return offset, timestamp, l.orDamage(&v, err)
 		}
 	}
 	return -1, -1, nil
@@ -84,7 +84,7 @@ func (l *Log) findMaxTime(upTo int64) (offset, timestamp int64, err error) {
 		greatest := v.tail.maxTimestamp
 		if greatest > latest && (v.tail.next > upTo || v.startRel() > 0) {
 			if greatest, err = v.maxWithin(upTo); err != nil {
-				return -1, -1, err
+				return -1, -1, l.orDamage(v, err)
 			}
 		}
 		if greatest > latest {
@@ -94,7 +94,9 @@ func (l *Log) findMaxTime(upTo int64) (offset, timestamp int64, err error) {
 	if best == nil {
 		return -1, -1, nil
 	}
-	offset, timestamp, err = best.findTime(upTo, latest)
+	if offset, timestamp, err = best.findTime(upTo, latest); err != nil {
+		return -1, -1, l.orDamage(best, err)
+	}
 	if err == nil && offset < 0 && l.Offsets().Start != start {
 		err = errRetired
 	}
@@ -113,7 +115,7 @@ func (l *Log) views(upTo int64) []view {
 		if s.next <= l.mu.start {
 			continue
 		}
-		vs = append(vs, view{log: l, seg: s, tail: s.tail, sealed: s.sealed.Load()})
+		vs = append(vs, view{log: l, seg: s, tail: s.tail, sealed: s.indexOnDisk(), gaps: s.gaps})
 	}
 	return vs
 }
@@ -201,9 +203,15 @@ func (v *view) eachBatch(rel, upTo int64, fn func(w *walk, h record.Batch) (done
 	w := newWalk(h, v.seg, at.pos, -1, v.tail.size)
 	defer w.close()
 	for {
+		if err := v.inGap(w.pos); err != nil {
+			return err
+		}
 		b, err := w.header()
 		if errors.Is(err, io.EOF) || err == nil && b.BaseOffset() >= upTo {
 			return nil
+		}
+		if err == nil {
+			err = v.confirm(w, b)
 		}
 		if err != nil {
 			return err

@@ -24,6 +24,7 @@ type walk struct {
 	pos   int64 // of the next header
 	next  int64 // its offset; -1 if any will do
 	limit int64 // nothing at or behind it is read
+	gaps  []gap // that are jumped over, those from pos on
 
 	chunk  *[]byte
 	loaded []byte // what the chunk holds
@@ -39,6 +40,11 @@ func newWalk(f io.ReaderAt, s *segment, pos, next, limit int64) *walk {
 // header returns the next batch's header, valid until the next call, and
 // moves behind the batch. io.EOF at the limit; damage is a *CorruptError.
 func (w *walk) header() (record.Batch, error) {
+	for ; len(w.gaps) > 0 && w.pos >= w.gaps[0].from.pos; w.gaps = w.gaps[1:] {
+		if to := w.gaps[0].to; to.pos >= w.pos {
+			w.pos, w.next = to.pos, to.offset
+		}
+	}
 	if w.pos >= w.limit {
 		return nil, io.EOF
 	}
@@ -48,10 +54,15 @@ func (w *walk) header() (record.Batch, error) {
 	off := w.pos - w.from
 	if w.loaded == nil || off < 0 || off+record.HeaderSize > int64(len(w.loaded)) {
 		p := (*w.chunk)[:min(walkChunk, w.limit-w.pos)]
-		if err := readFull(w.f, p, w.pos); err != nil {
+		// The file may have been cut further on.
+		n, err := w.f.ReadAt(p, w.pos)
+		if n < record.HeaderSize {
+			if err == nil || errors.Is(err, io.EOF) {
+				err = io.ErrUnexpectedEOF
+			}
 			return nil, w.failed(err)
 		}
-		w.loaded, w.from, off = p, w.pos, 0
+		w.loaded, w.from, off = p[:n], w.pos, 0
 	}
 	h := record.Batch(w.loaded[off : off+record.HeaderSize])
 	next := w.next

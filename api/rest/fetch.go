@@ -179,8 +179,8 @@ func (f *fetching) release() {
 
 func (f *fetching) beginWalk(p *part) {
 	if p.walk == nil {
-		p.walk = api.NewWalk(p.Section, func(offset int64, err error) {
-			f.s.broker.NoteDamage(f.o.topic, f.at[p.index].Partition, offset, err)
+		p.walk = api.NewWalk(p.Section, func(offset int64, err error) error {
+			return f.s.broker.NoteDamage(f.o.topic, f.at[p.index].Partition, offset, err)
 		})
 	}
 }

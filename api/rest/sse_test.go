@@ -350,7 +350,7 @@ func TestStreamDamage(t *testing.T) {
 						t.Errorf("%+v", e)
 					}
 				}
-				want := d.do("GET", streamT0+"?offset=4", nil).want(t, 503, "partition_damaged").problem(t)
+				want := d.do("GET", streamT0+"?offset=4", nil).want(t, 500, "corrupt_record").problem(t)
 				var got api.Problem
 				e := l.event()
 				if err := json.Unmarshal([]byte(e.data), &got); err != nil || e.name != "error" || got.Code != want.Code || got.Detail != want.Detail || *got.Partition != 0 {
