@@ -260,9 +260,16 @@ func (c *checker) identity() error {
 	case errors.Is(err, errNewer):
 		return &DamagedError{Path: name, Err: err}
 	case err != nil:
-		c.found(Damage, name, -1, "it does not say who the directory belongs to: %v", err)
+		pos := int64(-1)
+		if at, ok := errors.AsType[*identityError](err); ok {
+			pos = at.pos
+		}
+		c.found(Damage, name, pos, "it does not say who the directory belongs to: %v", err)
 	default:
 		c.report.Identity = id
+		if has, _, pos := identitySum.verify(b); !has {
+			c.found(Warning, name, pos, "it has no checksum")
+		}
 	}
 	return nil
 }

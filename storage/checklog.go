@@ -167,6 +167,11 @@ func (l *logCheck) description(path string) {
 			delete(want, key)
 		}
 	}
+	if has, holds, pos := partitionSum.verify(b); !has {
+		l.found(Warning, path, pos, "it has no checksum")
+	} else if !holds {
+		l.found(Damage, path, pos, "it does not match its checksum; nothing but people reads it")
+	}
 	if len(want) > 0 {
 		l.found(Warning, path, -1, "it does not say which partition this is")
 	}

@@ -86,10 +86,10 @@ const (
 
 // describe writes the file that says to people which partition this is.
 func (d *Dir) describe(n LogName) error {
-	text := fmt.Sprintf("%s: %s\ntopic: %q\n%s: %d\ncreated: %s\n",
-		topicIDKey, n.ID.Topic, n.Topic, partitionKey, n.Partition, d.opts.Now().UTC().Format("2006-01-02T15:04:05.000Z"))
+	text := partitionSum.seal(fmt.Appendf(nil, "%s: %s\ntopic: %q\n%s: %d\ncreated: %s\n",
+		topicIDKey, n.ID.Topic, n.Topic, partitionKey, n.Partition, d.opts.Now().UTC().Format("2006-01-02T15:04:05.000Z")))
 	return withFile(d.opts.FS, filepath.Join(d.logPath(n.ID), partitionFile), func(f disk.File) error {
-		_, err := f.WriteAt([]byte(text), 0)
+		_, err := f.WriteAt(text, 0)
 		return err
 	})
 }

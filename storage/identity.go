@@ -1,6 +1,7 @@
 package storage
 
 import (
+	"bytes"
 	"crypto/rand"
 	"encoding/base64"
 	"encoding/hex"
@@ -198,19 +199,39 @@ func createIdentity(fsys disk.FS, dir string, nodeID int32, now time.Time) (Iden
 	if err != nil {
 		return Identity{}, err
 	}
-	if err := replaceFile(fsys, path.Join(dir, identityName), append(b, '\n')); err != nil {
+	b = identitySum.seal(append(bytes.TrimSuffix(b, []byte("\n}")), ",\n"...))
+	if err := replaceFile(fsys, path.Join(dir, identityName), b); err != nil {
 		return Identity{}, fmt.Errorf("create identity: %w", err)
 	}
 	return id, nil
 }
 
+// identityError is damage of meta.json at some byte.
+type identityError struct {
+	pos int64
+	err error
+}
+
+func (e *identityError) Error() string { return e.err.Error() }
+func (e *identityError) Unwrap() error { return e.err }
+
+var errIdentitySum = errors.New("it does not match its checksum")
+
+// parseIdentity reads meta.json. One without a checksum is taken as it is: it
+// may be of a version that wrote none.
 func parseIdentity(b []byte) (Identity, error) {
 	var j identityJSON
 	if err := json.Unmarshal(b, &j); err != nil {
+		if _, holds, pos := identitySum.verify(b); !holds {
+			err = &identityError{pos: pos, err: err}
+		}
 		return Identity{}, err
 	}
 	if j.MinReader > identityReader {
 		return Identity{}, fmt.Errorf("%w: it needs a reader of format %d, this version reads %d", errNewer, j.MinReader, identityReader)
+	}
+	if has, holds, pos := identitySum.verify(b); has && !holds {
+		return Identity{}, &identityError{pos: pos, err: errIdentitySum}
 	}
 	if j.Format < 1 || j.MinReader < 1 {
 		return Identity{}, fmt.Errorf("format %d, min_reader %d: want 1 or more", j.Format, j.MinReader)
