@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"math/bits"
+	"slices"
 )
 
 // sumTail is how a text that people may read ends with the checksum of what is
@@ -56,7 +57,7 @@ func findBit(p []byte, difference uint32) (at int, ok bool) {
 	for bit := range by {
 		by[bit] = castagnoli[1<<bit]
 	}
-	for i := len(p) - 1; i >= 0; i-- {
+	for i := range slices.Backward(p) {
 		for bit, d := range by {
 			if d == difference {
 				return i, true
