@@ -36,7 +36,6 @@ import (
 	"leat/api/ws"
 	"leat/broker"
 	"leat/storage"
-	"leat/storage/disk"
 	"leat/storage/meta"
 	"leat/web"
 )
@@ -51,9 +50,10 @@ var openapi []byte
 const (
 	exitFailure = 1
 	exitUsage   = 2
-	exitIO      = 74 // EX_IOERR: the data directory failed under us, or has no room to start
-	exitBusy    = 75 // EX_TEMPFAIL: another process has the data directory
-	exitDamaged = 78 // EX_CONFIG: the data directory is damaged or not ours
+	exitIO      = 74  // EX_IOERR: the data directory failed under us, or has no room to start
+	exitBusy    = 75  // EX_TEMPFAIL: another process has the data directory
+	exitDamaged = 78  // EX_CONFIG: the data directory is damaged or not ours
+	exitSignal  = 130 // as a shell has it of what SIGINT has ended
 )
 
 // drainTime bounds how long a stop waits for requests under way.
@@ -108,6 +108,8 @@ func exitCode(err error) int {
 	var damaged *storage.DamagedError
 	var corrupt *meta.CorruptError
 	switch {
+	case errors.Is(err, errInterrupted):
+		return exitSignal
 	case errors.Is(err, storage.ErrBusy):
 		return exitBusy
 	case errors.As(err, &damaged), errors.As(err, &corrupt):
@@ -291,62 +293,6 @@ func (s *server) close() error {
 	}
 	s.running.Wait()
 	return errors.Join(errs...)
-}
-
-// checkCmd is `leat check`.
-type checkCmd struct {
-	Dir      string `arg:"" help:"Data directory; its server must be stopped."`
-	Records  bool   `env:"-" default:"true" negatable:"" help:"Look at every record, too, which expands what is compressed."`
-	JSON     bool   `env:"-" help:"Print one JSON object."`
-	Progress bool   `env:"-" help:"Say on stderr how far it is, once a second."`
-}
-
-// Run prints what is not as it should be, one finding a line, and fails if some
-// of it is damage.
-func (c *checkCmd) Run(ctx context.Context, stdio cli.IO) error {
-	told := time.Now()
-	report, err := storage.Check(ctx, storage.CheckOptions{Path: c.Dir, Records: c.Records, Meta: inspect, Progress: func(p storage.CheckProgress) {
-		if c.Progress && time.Since(told) >= time.Second {
-			told = time.Now()
-			_, _ = fmt.Fprintf(stdio.Err, "leat: checked %d of %d MiB\n", p.Done>>20, p.Total>>20)
-		}
-	}})
-	if err != nil {
-		return err
-	}
-	if err := c.print(stdio.Out, report); err != nil {
-		return err
-	}
-	_, _ = fmt.Fprintf(stdio.Err, "leat: partitions %d, segments %d, batches %d, records %d, bytes %d; findings %d, of them damage %d\n",
-		report.Partitions, report.Segments, report.Batches, report.Records, report.Bytes, len(report.Findings)+report.Omitted, report.Damages)
-	if report.Damages > 0 {
-		return &storage.DamagedError{Path: c.Dir, Err: errors.New("records or metadata are damaged, see the findings")}
-	}
-	return nil
-}
-
-func inspect(ctx context.Context, dir string) (*storage.Metadata, error) {
-	return broker.Inspect(ctx, disk.OS, dir)
-}
-
-func (c *checkCmd) print(out io.Writer, r *storage.Report) error {
-	if !c.JSON {
-		for _, f := range r.Findings {
-			if _, err := fmt.Fprintln(out, f); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
-	findings := make([]map[string]any, len(r.Findings))
-	for i, f := range r.Findings {
-		findings[i] = map[string]any{"severity": f.Severity.String(), "path": f.Path, "position": f.Pos, "what": f.What}
-	}
-	return json.NewEncoder(out).Encode(map[string]any{
-		"cluster_id": r.Identity.ClusterID, "node_id": r.Identity.NodeID, "clean": r.Clean, "partitions": r.Partitions,
-		"segments": r.Segments, "batches": r.Batches, "records": r.Records, "bytes": r.Bytes, "quarantined": r.Quarantined,
-		"damages": r.Damages, "omitted": r.Omitted, "findings": findings,
-	})
 }
 
 // opsHandler is the operators' door.
