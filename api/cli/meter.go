@@ -13,7 +13,6 @@ type Meter struct {
 	what        string
 	began, told time.Time
 	every       time.Duration
-	status      string
 }
 
 // redrawInterval is how often a terminal is drawn anew.

@@ -161,6 +161,7 @@ type chunkCheck struct {
 	path     string
 	number   uint32 // of the log; a manifest's chunks have none
 	manifest bool
+	end      int64 // behind the trailer, -1 if there is none
 	damages  []Damage
 }
 
@@ -177,6 +178,7 @@ func (c *chunkCheck) run(ctx context.Context, fsys disk.FS) error {
 	defer func() { _ = f.Close() }() // only read
 	block := make([]byte, chunkBlock)
 	torn := int64(-1) // where a chunk does not hold
+	c.end = -1
 	for at := int64(0); ; at += chunkBlock {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -190,8 +192,40 @@ func (c *chunkCheck) run(ctx context.Context, fsys disk.FS) error {
 			break
 		}
 	}
-	if torn >= 0 && c.manifest {
+	switch {
+	case torn < 0:
+		torn = c.end
+	case c.manifest:
 		c.found(torn, true, errTail)
+		return nil
+	}
+	return c.rest(ctx, f, torn)
+}
+
+// rest looks at what is behind the end of a log, from byte at on. It is zeros
+// unless the file had an earlier life; a single bit in them has changed.
+func (c *chunkCheck) rest(ctx context.Context, f io.ReaderAt, at int64) error {
+	block := make([]byte, chunkBlock)
+	where, set := int64(-1), 0
+	for at >= 0 && set < 2 {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		n, err := f.ReadAt(block, at)
+		for i, b := range block[:n] {
+			if b != 0 {
+				where, set = at+int64(i), set+bits.OnesCount8(b)
+			}
+		}
+		if at += int64(n); errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return fmt.Errorf("read %s: %w", c.path, err)
+		}
+	}
+	if set == 1 {
+		c.found(where, true, errPadding)
 	}
 	return nil
 }
@@ -218,6 +252,7 @@ func (c *chunkCheck) block(p []byte, at int64, torn *int64) (ended bool) {
 			c.found(at+int64(pos+where), true, errBit)
 			return true
 		case wrong == 0 && !c.manifest:
+			c.end = at + int64(pos+len(trailer(c.number)))
 			return true
 		case k.ours(c.number):
 			if *torn >= 0 {
