@@ -81,8 +81,8 @@ func eachMention(fn *ast.FuncDecl, found func(sel *ast.SelectorExpr, within ast.
 		}
 		stack = append(stack, n)
 		sel, ok := n.(*ast.SelectorExpr)
-		if !ok || !durable[sel.Sel.Name] {
-			return true
+		if !ok || !durable[sel.Sel.Name] || fn.Name.Name == sel.Sel.Name {
+			return true // a method of the same name only passes the call on
 		}
 		if of, ok := sel.X.(*ast.Ident); ok && of.Name == "pebble" {
 			return true // an option of a commit
