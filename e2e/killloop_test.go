@@ -59,7 +59,7 @@ func TestKillLoop(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	k := &killLoop{T: t, rng: rand.New(rand.NewPCG(seed, 0)), proxy: newProxy(t).forgetful(), once: newLedger("kgo-once"), churn: newChurn()}
-	k.s = start(t, "--kafka-advertise", k.proxy.addr, "--set", "log.retention.check.interval.ms=200")
+	k.s = start(t, "--kafka-advertise", k.proxy.addr, "--set", "log.retention.check.interval.ms=200", "--set", "log.cleaner.backoff.ms=20")
 	k.files = k.descriptors()
 	k.create()
 	k.proxy.point(k.s.Kafka)
@@ -97,6 +97,14 @@ func TestKillLoop(t *testing.T) {
 	}
 	if k.check(); int64(k.once.next) != k.once.seen {
 		t.Errorf("the idempotent producer sent %d records, the log has %d", k.once.next, k.once.seen)
+	}
+	for _, c := range k.keyed {
+		eventually(t, c.topic+" to be compacted", func() error {
+			if c.check(t, k.s); 2*c.gone < int(c.seen) {
+				return fmt.Errorf("%d of %d records are gone", c.gone, c.seen)
+			}
+			return nil
+		})
 	}
 	k.s.stop()
 	k.leftovers()
