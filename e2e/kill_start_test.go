@@ -126,7 +126,17 @@ func TestCase39KillsDuringStart(t *testing.T) {
 	}
 	s.has("whole", counts["whole"])
 	s.has("torn", counts["torn"])
-	if p := s.wire().produce("damaged", 0, -1, encode(t, kgo.NoCompression(), values(1, "in the place of another"))); p.ErrorCode != codeStorageError {
+	w = s.wire()
+	for next := range int64(10) {
+		p := w.fetch("damaged", 0, next, 1)
+		if lost := next == 9; lost && p.ErrorCode != codeCorruptMessage || !lost && (p.ErrorCode != codeNone || mustSplit(t, p.RecordBatches)[0].values(t)[0] != fmt.Sprint(next)) {
+			t.Errorf("offset %d of the damaged partition: code %d", next, p.ErrorCode)
+		}
+	}
+	if end := w.end("damaged", 0); end != 10 {
+		t.Errorf("the damaged partition ends at %d, want 10", end)
+	}
+	if p := w.produce("damaged", 0, -1, encode(t, kgo.NoCompression(), values(1, "in the place of another"))); p.ErrorCode != codeStorageError {
 		t.Errorf("a produce to the damaged partition: code %d, base offset %d", p.ErrorCode, p.BaseOffset)
 	}
 	s.stop()
