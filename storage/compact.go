@@ -154,8 +154,8 @@ func (l *Log) Compact(ctx context.Context, c *Cleaner, bound int64) (Compacted, 
 	}
 	defer c.trim()
 	began := time.Now()
-	p := &pass{log: l, Cleaner: c, ctx: ctx, cfg: l.config.Load(), now: l.dir.opts.Now()}
-	err := l.examined(p.run(bound))
+	p := &pass{log: l, Cleaner: c, ctx: ctx, cfg: l.config.Load(), now: l.dir.opts.Now(), bound: bound}
+	err := l.examined(p.run())
 	m := &l.dir.metrics.compaction
 	m.read.Add(float64(p.done.Read))
 	m.written.Add(float64(p.done.Written))
@@ -184,9 +184,12 @@ type pass struct {
 	ctx    context.Context // of the one call of Compact
 	cfg    *Config
 	now    time.Time
+	bound  int64
 	done   Compacted
 	bundle bundle
 	pos    int64 // of the batch that was read last
+	// known is who the producers are; nil while nobody asked.
+	known *producers
 	// unpaced are bytes that were written and not paced yet.
 	unpaced int
 }
@@ -194,8 +197,8 @@ type pass struct {
 // run maps the keys of what is dirty and rewrites all up to there. If the map
 // cannot even take the keys of one batch, it does so in several rounds: a batch
 // is not divided, and the next pass has to begin with a whole one.
-func (p *pass) run(bound int64) error {
-	segs, clean := p.log.compactable(p.now, bound)
+func (p *pass) run() error {
+	segs, clean := p.log.compactable(p.now, p.bound)
 	if clean == len(segs) {
 		return nil
 	}
@@ -215,7 +218,7 @@ func (p *pass) run(bound int64) error {
 			return nil
 		}
 		from = to
-		if segs, clean = p.log.compactable(p.now, bound); clean == len(segs) || segs[clean].base > begin {
+		if segs, clean = p.log.compactable(p.now, p.bound); clean == len(segs) || segs[clean].base > begin {
 			return errGivenUp
 		}
 	}
@@ -302,10 +305,7 @@ func (p *pass) batch(s *segment, b record.Batch, to, boundary int64) error {
 		return g.add(b, b.BaseOffset() < boundary)
 	}
 	if b.Count() == 0 {
-		if p.remembered(b) {
-			return g.add(b, b.BaseOffset() < boundary)
-		}
-		return g.skip(b)
+		return p.header(b, b, boundary)
 	}
 	keep := func(e *record.Entry) bool { return p.keys.newest(e.Key) <= e.Offset }
 	horizon := int64(record.NoHorizon)
@@ -322,25 +322,33 @@ func (p *pass) batch(s *segment, b record.Batch, to, boundary int64) error {
 	p.done.Kept += int64(r.Kept)
 	p.done.Removed += int64(r.Removed)
 	g.changed = g.changed || r.Batch == nil || &r.Batch[0] != &b[0]
-	switch {
-	case r.Batch != nil:
+	if r.Batch != nil {
 		return g.add(r.Batch, b.BaseOffset() < boundary)
-	case p.remembered(b):
-		p.emptied = record.AppendEmptied(p.emptied[:0], b)
-		return g.add(p.emptied, b.BaseOffset() < boundary)
-	default:
-		return g.skip(b)
 	}
+	p.emptied = record.AppendEmptied(p.emptied[:0], b)
+	return p.header(b, p.emptied, boundary)
 }
 
-// remembered says that the batch's header is needed to tell a producer's retry.
-func (p *pass) remembered(b record.Batch) bool {
+// header puts what is left of a batch without records into the bundle, if it is
+// needed to tell a producer's retry.
+func (p *pass) header(b, emptied record.Batch, boundary int64) error {
 	if b.ProducerID() < 0 {
-		return false
+		return p.bundle.skip(b)
 	}
-	p.log.writing.Lock()
-	defer p.log.writing.Unlock()
-	return p.log.writing.producers.remembers(b.ProducerID(), b.BaseOffset())
+	if p.known == nil {
+		known, err := p.log.producersAt(p.bound)
+		if errors.Is(err, errRetired) {
+			return errGivenUp
+		}
+		if err != nil {
+			return err
+		}
+		p.known = known
+	}
+	if p.known.remembers(b.ProducerID(), b.BaseOffset()) {
+		return p.bundle.add(emptied, b.BaseOffset() < boundary)
+	}
+	return p.bundle.skip(b)
 }
 
 // each reads a segment's batches, verifying each.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -298,6 +299,54 @@ func TestCompactProducers(t *testing.T) {
 	mustClose(t, d)
 }
 
+// TestCompactUnflushedProducers proves that batches which a crash may take away
+// push no header out of the log: after it, the producer is known as of what is
+// left, without a snapshot, too.
+func TestCompactUnflushedProducers(t *testing.T) {
+	for _, bound := range []int64{2, math.MaxInt64} {
+		fs := disk.NewMem()
+		d := openDir(t, fs)
+		cfg := Config{Compact: true, FlushMessages: 1 << 40}
+		l := openLog(t, d, cfg)
+		sent := withProducer(keyedBatch(t, record.None, keyed{key: "a", value: "1"}), 9, 0, 0)
+		mustAppend(t, l, bytes.Clone(sent))
+		mustAppend(t, l, keyedBatch(t, record.None, keyed{key: "a", value: "2"}))
+		rollNow(t, l)
+		settled(t, l)
+		for i := range int32(producerWindow) {
+			mustAppend(t, l, withProducer(keyedBatch(t, record.None, keyed{key: "b", value: "1"}), 9, 0, 1+i))
+		}
+		if bound == 2 {
+			// What is past the high watermark may be cut off however durable it is.
+			l.SetConfig(Config{Compact: true})
+			mustAppend(t, l, keyedBatch(t, record.None, keyed{key: "b", value: "1"}))
+			waitDurable(t, l)
+		}
+		if done, err := l.Compact(t.Context(), NewCleaner(CleanerOptions{}), bound); err != nil || done.Removed != 1 {
+			t.Fatalf("compact: %+v, %v", done, err)
+		}
+		if bound == 2 {
+			if b := readAll(t, l, 0, 2, math.MaxInt32)[0]; b.ProducerID() != 9 || b.Count() != 0 {
+				t.Errorf("the first batch has %d records and is of producer %d", b.Count(), b.ProducerID())
+			}
+			mustClose(t, d)
+			continue
+		}
+		after := fs.CrashClone(0, rand.New(rand.NewPCG(1, 2)))
+		mustClose(t, d)
+		removeSnapshots(t, after)
+		d = openDir(t, after)
+		l = openLog(t, d, cfg)
+		if o := l.Offsets(); o.End != 2 {
+			t.Fatalf("after the crash: %+v", o)
+		}
+		if a := mustAppend(t, l, sent); !a.Duplicate || a.Base != 0 {
+			t.Errorf("sent again after the crash: %+v", a)
+		}
+		mustClose(t, d)
+	}
+}
+
 // TestCompactSmallMap proves that a map of few keys, fewer than a batch has,
 // gets through the whole log pass by pass.
 func TestCompactSmallMap(t *testing.T) {
@@ -343,4 +392,21 @@ func TestCompactSmallMap(t *testing.T) {
 		t.Errorf("%d passes", passes)
 	}
 	mustClose(t, d)
+}
+
+// removeSnapshots removes all that is known of producers beside the log.
+func removeSnapshots(t testing.TB, fs *disk.Mem) {
+	t.Helper()
+	dir := filepath.Join("/data/logs", testID.dirName())
+	names, err := fs.List(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range names {
+		if strings.HasSuffix(name, snapshotSuffix) {
+			if err := fs.Remove(filepath.Join(dir, name)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
 }

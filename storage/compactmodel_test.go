@@ -18,12 +18,15 @@ import (
 // by idempotent producers or not, compacted with a map of any size, restarted,
 // and cut off from power before any operation of that, its records are what a
 // map has: each key's newest one is there, no key comes back that was deleted,
-// no record is another than was appended, and every offset is passed.
+// no record is another than was appended, and every offset is passed. Who the
+// producers are the batches of the log say, without any snapshot.
 func TestCompactModel(t *testing.T) {
 	for seed := range uint64(40) {
 		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
 			t.Parallel()
 			r := &compactRun{t: t, rng: rand.New(rand.NewPCG(seed, 5)), fs: disk.NewMem(), now: time.UnixMilli(1_700_000_000_000)}
+			r.keys = []int{3, 12}[r.rng.IntN(2)]
+			r.pids, r.sent = map[int64]int32{}, map[int64]record.Batch{}
 			r.run()
 		})
 	}
@@ -39,6 +42,8 @@ type compactRun struct {
 	now      time.Time
 	appended []keyed // by offset
 	pids     map[int64]int32
+	sent     map[int64]record.Batch // of producers, by offset
+	keys     int                    // how many there are
 }
 
 func (r *compactRun) open() {
@@ -50,7 +55,7 @@ func (r *compactRun) open() {
 	}
 	r.log = openLog(r.t, r.dir, Config{
 		Compact: true, SegmentBytes: []int64{600, 4000, 1 << 20}[r.rng.IntN(3)], IndexInterval: 1 + r.rng.IntN(500),
-		DeleteRetention: time.Minute, TimestampAfter: math.MaxInt64,
+		DeleteRetention: time.Minute, TimestampAfter: math.MaxInt64, FlushMessages: []int64{1, 1 << 40}[r.rng.IntN(2)],
 	})
 }
 
@@ -88,15 +93,12 @@ func (r *compactRun) cleaner() *Cleaner {
 }
 
 func (r *compactRun) append() {
-	records := make([]keyed, 1+r.rng.IntN(6))
+	records := make([]keyed, 1+r.rng.IntN(6)*r.rng.IntN(2))
 	for i := range records {
-		records[i] = keyed{key: fmt.Sprint("k", r.rng.IntN(12)), value: fmt.Sprint(len(r.appended) + i), dead: r.rng.IntN(5) == 0, time: r.now.UnixMilli()}
+		records[i] = keyed{key: fmt.Sprint("k", r.rng.IntN(r.keys)), value: fmt.Sprint(len(r.appended) + i), dead: r.rng.IntN(5) == 0, time: r.now.UnixMilli()}
 	}
 	b := keyedBatch(r.t, record.Codec(r.rng.IntN(5)), records...)
 	if pid := r.rng.Int64N(4); pid < 2 {
-		if r.pids == nil {
-			r.pids = map[int64]int32{}
-		}
 		b = withProducer(b, pid, 0, r.pids[pid])
 		r.pids[pid] = b.LastSequence() + 1
 	}
@@ -106,6 +108,7 @@ func (r *compactRun) append() {
 		r.t.Fatalf("appended at %d, want %d", at.Base, len(r.appended))
 	}
 	if again.ProducerID() >= 0 {
+		r.sent[at.Base] = bytes.Clone(again)
 		if dup := mustAppend(r.t, r.log, again); !dup.Duplicate || dup.Base != at.Base {
 			r.t.Fatalf("sent again: %+v", dup)
 		}
@@ -115,7 +118,11 @@ func (r *compactRun) append() {
 
 // crash cuts the power before an operation of a compaction.
 func (r *compactRun) crash() {
+	rollNow(r.t, r.log)
 	settled(r.t, r.log)
+	for range r.rng.IntN(20) {
+		r.append() // and it may not be durable
+	}
 	durable := r.log.Offsets().Durable
 	keep := []float64{0, 0.5, 1}[r.rng.IntN(3)]
 	clone, _ := crashAt(r.fs, 1+r.rng.IntN(60), keep, func() {
@@ -138,13 +145,29 @@ func (r *compactRun) crash() {
 	r.forgetProducers()
 }
 
-// forgetProducers goes back to what the log knows of the producers after a start.
+// forgetProducers goes back to what the log knows of the producers after a start:
+// the same whether it has snapshots or not.
 func (r *compactRun) forgetProducers() {
 	r.log.writing.Lock()
-	defer r.log.writing.Unlock()
-	r.pids = map[int64]int32{}
+	clear(r.pids)
+	var known []int64 // offsets of batches
 	for pid, e := range r.log.writing.producers.byID {
-		r.pids[pid] = e.Value.(*producer).next()
+		k := e.Value.(*producer)
+		r.pids[pid] = k.next()
+		for _, b := range k.window[:k.count] {
+			known = append(known, b.base)
+		}
+	}
+	r.log.writing.Unlock()
+	fs := r.fs.CrashClone(1, r.rng)
+	removeSnapshots(r.t, fs)
+	d := openDir(r.t, fs, func(o *Options) { now := r.now; o.Now = func() time.Time { return now } })
+	defer mustClose(r.t, d)
+	l := openLog(r.t, d, Config{Compact: true})
+	for _, base := range known {
+		if a, err := l.Append(Append{Batch: bytes.Clone(r.sent[base])}); err != nil || !a.Duplicate || a.Base != base {
+			r.t.Fatalf("producer %d sends its batch at %d again to the log without snapshots: %+v, %v", r.sent[base].ProducerID(), base, a, err)
+		}
 	}
 }
 

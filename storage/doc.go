@@ -164,13 +164,14 @@
 // within one it is divided. A clean segment can lose records, but adds none to
 // the map: all in front of it has been held against its keys.
 //
-// A record's offset, timestamp, key, value and headers stay, and so do a batch's
-// header and codec; its greatest timestamp is that of the records that are left.
-// Tombstones that a pass went over get a horizon, delete.retention.ms from then:
-// a flag in the attributes says that the base timestamp is it. A batch without
-// records stays while a producer's retry would be compared with it. Of others a
-// run within one leader epoch becomes a batch without records and producer, with
-// -1 for its timestamps, which lookups by time ignore.
+// A record's offset, timestamp, key, value and headers stay, and so do a
+// batch's header and codec; its greatest timestamp is that of the records that
+// are left. Tombstones that a pass went over get a horizon, delete.retention.ms
+// from then: a flag in the attributes says that the base timestamp is it. A
+// batch without records stays while a producer's retry would be compared with
+// it, or might be after a crash that takes what is not durable. Of others a run
+// within one leader epoch becomes a batch without records and producer, with -1
+// for its timestamps, which lookups by time ignore.
 //
 // # After a crash
 //

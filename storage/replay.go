@@ -115,6 +115,7 @@ type fold struct {
 	state   *producers
 	now     time.Time
 	from    int64   // batches below are in the snapshot
+	until   int64   // batches from here on are not looked at
 	unsaved int64   // bytes of producers' batches behind it
 	bad     []int64 // snapshots that are not whole
 	found   bool    // some producer wrote the segment that was looked at
@@ -123,7 +124,7 @@ type fold struct {
 // newFold begins with the newest of the snapshots that is not past end. Without
 // one the producers are unknown, and go on as they like.
 func (l *Log) newFold(end int64, snapshots []int64) *fold {
-	f := &fold{log: l, now: l.dir.opts.Now(), state: newProducers(l.config.Load().ProducerExpiration, 0)}
+	f := &fold{log: l, now: l.dir.opts.Now(), until: end, state: newProducers(l.config.Load().ProducerExpiration, 0)}
 	for _, next := range slices.Backward(snapshots) {
 		if next > end {
 			continue
@@ -185,6 +186,9 @@ func (f *fold) segment(v *view, lastAppend int64, at point, limit int64) error {
 		if err != nil {
 			return err
 		}
+		if b.BaseOffset() >= f.until {
+			return nil
+		}
 		if b.ProducerID() < 0 {
 			continue
 		}
@@ -220,4 +224,28 @@ func (f *fold) batch(lastAppend int64, b record.Batch) {
 func (f *fold) done() idempotence {
 	f.state.forget(f.now)
 	return idempotence{producers: f.state, unsaved: f.unsaved}
+}
+
+// producersAt is what the log knows of producers at an offset, or at the durable
+// mark if that is less: what is behind may be gone after a crash, and then the
+// batches that it has pushed out of a producer's window are in it again.
+func (l *Log) producersAt(offset int64) (*producers, error) {
+	l.mu.RLock()
+	offset = min(offset, l.mu.durable.offset)
+	views := make([]view, len(l.mu.segments))
+	appends := make([]int64, len(views))
+	for i, s := range l.mu.segments {
+		views[i], appends[i] = view{log: l, seg: s, tail: s.tail, sealed: s.indexOnDisk(), gaps: s.gaps}, s.lastAppend
+	}
+	snapshots := slices.DeleteFunc(slices.Clone(l.mu.snapshots), func(next int64) bool { return next < views[0].tail.base })
+	l.mu.RUnlock()
+	f := l.newFold(offset, snapshots)
+	for i := range views {
+		if v := &views[i]; v.tail.base < offset {
+			if err := f.segment(v, appends[i], point{offset: -1}, v.tail.size); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return f.done().producers, nil
 }
