@@ -196,6 +196,7 @@ type fetched struct {
 		Offset    int64           `json:"offset"`
 		Timestamp int64           `json:"timestamp"`
 		Key       json.RawMessage `json:"key"`
+		KeyStr    *string         `json:"key_str"`
 		Value     json.RawMessage `json:"value"`
 		ValueStr  *string         `json:"value_str"`
 		ValueB64  *string         `json:"value_b64"`
