@@ -87,11 +87,12 @@ func (l *Log) Suspect(offset int64) error {
 	}
 	defer l.leave()
 	for tries := 0; ; {
+		cuts := l.cuts.Load()
 		v, found, err := l.view(offset, math.MaxInt64)
 		if err != nil || !found {
 			return err
 		}
-		err = v.suspect(offset)
+		err = l.since(cuts, v.suspect(offset))
 		switch {
 		case errors.Is(err, errRetired):
 			continue
@@ -276,6 +277,10 @@ func (l *Log) wound(s *segment, g gap) {
 // damaged.
 func (l *Log) publishGaps(s *segment, gaps []gap, index *tail) {
 	l.mu.Lock()
+	if !slices.Contains(l.mu.segments, s) {
+		l.mu.Unlock()
+		return // a truncation may have cut the file meanwhile
+	}
 	before := l.holesLocked()
 	s.gaps = gaps
 	if index != nil {

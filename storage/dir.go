@@ -41,9 +41,9 @@ type Options struct {
 	// ScrubRate is how many bytes a second are read to find damage in what was
 	// written long ago; 0 is none. See SetScrubRate.
 	ScrubRate int64
-	// OnFlush is called after a log's durable end has moved. No lock is held;
-	// calls for different logs may come at the same time. It must not block
-	// and must not close the log or the directory.
+	// OnFlush is called after a log's durable end has moved, and calls for
+	// different logs may come at the same time. It must not block, close the
+	// log or the directory, raise the start or truncate.
 	OnFlush func(*Log)
 	// Ballast has space set aside that is given back when the disk is full.
 	Ballast bool
@@ -335,6 +335,14 @@ func (d *Dir) openLogs() []*Log {
 		}
 	}
 	return logs
+}
+
+// record is what the next checkpoint says of a log.
+func (d *Dir) record(id ID) (r checkpointRecord, known bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	r, known = d.mu.checkpoint.records[id]
+	return r, known
 }
 
 func (d *Dir) setRecord(id ID, r checkpointRecord) {

@@ -109,7 +109,25 @@
 // broker's clock, over restarts, and also when its batches were deleted: segments
 // go only when there is a snapshot behind them. Without that, which is so on a
 // full disk, and for who is not remembered, any sequence will do. Should the wall
-// clock have gone back over a restart, the time counts from the restart.
+// clock have gone back over a restart, the time counts from the restart; and for
+// what was written behind the last snapshot before a kill, from the last append to
+// the segment, if the topic has no log append time.
+//
+// # Truncation
+//
+// Truncate cuts batches off the end, durable ones too; only a follower does that,
+// whose leader has others. What stays is synced, snapshots past the new end are
+// removed, and the checkpoint says that no more is durable. Then the log in memory
+// ends there, and on the disk go the segments behind it, the last one first and
+// the directory synced after each, so that a crash leaves no gap; the indexes of
+// the one that gets shorter, which is the active one from here on; and what is
+// too much of its .log, which is synced before anything is appended. An error
+// behind the checkpoint fails the directory. So a crash leaves a whole log that
+// ends at the new end or behind it, by its usual rules.
+//
+// The segment that gets shorter is another one to those in the process, with an
+// index that was made from the batches that stay. Whoever looks something up
+// compares Log.cuts before and after, and looks again if it has grown.
 //
 // # The start
 //
@@ -221,10 +239,13 @@
 //
 // In the order in which they may be taken:
 //
-//  1. Log.writing: over one append, roll or trim; held over the write to the
-//     file, never over a sync or a read.
-//  2. Log.mu: the published state; never held over a system call.
-//  3. Dir.mu, then keeper.mu; queue.mu, files.mu, tables.mu, flusher.mu: leaves, for memory only.
+//  1. Log.cutting: over a truncation, and for reading over a flush, a seal, the
+//     log's line of a checkpoint, the writing of a snapshot, the removal of
+//     segments, and a raise of the start.
+//  2. Log.writing: over one append, roll or trim; held over the write to the
+//     file, never over a sync or a read but by a truncation and at a clean stop.
+//  3. Log.mu: the published state; never held over a system call.
+//  4. Dir.mu, then keeper.mu; queue.mu, files.mu, tables.mu, flusher.mu: leaves, for memory only.
 //
 // Log.rewriting is the turn of who rewrites segments, taken before any of them
 // and held over all of it, for minutes maybe; whoever waits for it can be told
@@ -235,7 +256,8 @@
 //
 // tables.repair is held over the rebuilding of an index and the removal of a
 // segment's files, Dir.checkpointing over the writing of a checkpoint; both are
-// taken without any other. OnFlush, OnDamage and OnFailure are called with no lock held.
+// taken without any other. OnFlush is called with cutting held for reading,
+// OnDamage and OnFailure with no lock.
 // The scrub is the work of one goroutine, too, which rebuilds an index under
 // tables.repair. A third one measures the room; room.measuring is held over
 // that, and room.ballast, which comes after it, over a change of the file.

@@ -51,6 +51,12 @@ func (e *epochs) raise(start int64) {
 	e.trim(lastTrue(len(e.list), func(i int) bool { return e.list[i].start <= start }))
 }
 
+// cut forgets the epochs that begin at or past the log's new end.
+func (e *epochs) cut(end int64) {
+	n := lastTrue(len(e.list), func(i int) bool { return e.list[i].start < end }) + 1
+	e.list = slices.Clone(e.list[:n])
+}
+
 // find answers EpochEnd for a log with those bounds; false if that is not known.
 func (e *epochs) find(epoch int32, start, end int64) (found int32, until int64, ok bool) {
 	i := lastTrue(len(e.list), func(i int) bool { return e.list[i].epoch <= epoch })

@@ -169,15 +169,23 @@ type flushJob struct {
 	names  bool       // the directory must be synced, too
 }
 
+// over ends the job, durable or not: the log may be cut again, and closed.
+func (j *flushJob) over() {
+	j.log.cutting.RUnlock()
+	j.log.leave()
+}
+
 // beginFlush makes the log's job; false if there is nothing to do.
 func (l *Log) beginFlush() (flushJob, bool) {
 	l.queued.Store(false) // before the look: what comes later queues it again
 	if !l.enter() {
 		return flushJob{}, false
 	}
+	l.cutting.RLock()
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	if l.mu.durable.offset == l.mu.end && l.mu.durable.seg == l.activeLocked() {
+		l.cutting.RUnlock()
 		l.users.Done()
 		return flushJob{}, false
 	}
@@ -314,7 +322,7 @@ func (f *flusher) syncAll(jobs []flushJob) (bool, error) {
 		if err == nil {
 			jobs[i].log.endFlush(&jobs[i])
 		}
-		jobs[i].log.leave()
+		jobs[i].over()
 	}
 	f.dir.metrics.flushSyncAlls.Inc()
 	return true, err
@@ -336,7 +344,7 @@ func (f *flusher) syncEach(jobs []flushJob) error {
 					j.log.endFlush(j)
 				}
 			}
-			j.log.leave()
+			j.over()
 		}
 	}
 	var workers sync.WaitGroup

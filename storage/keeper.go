@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -182,6 +183,11 @@ func (k *keeper) sealOne(l *Log, s *segment) error {
 		return nil
 	}
 	defer l.leave()
+	l.cutting.RLock()
+	defer l.cutting.RUnlock()
+	if l.wasCut(s) {
+		return nil
+	}
 	h, err := k.dir.files.acquire(s)
 	if err != nil {
 		return err
@@ -214,17 +220,24 @@ func (k *keeper) sealOne(l *Log, s *segment) error {
 	return nil
 }
 
+// wasCut says that a truncation has taken the segment, which had ended, out of
+// the log.
+func (l *Log) wasCut(s *segment) bool {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	return !slices.Contains(l.mu.segments, s)
+}
+
 // checkpoint writes how far each log is durable.
 func (k *keeper) checkpoint() error {
 	bytes := k.bytes.Load()
 	var pending []*Log
 	for _, l := range k.dir.openLogs() {
-		r, ok, err := k.record(l)
+		ok, err := k.record(l)
 		if err != nil {
 			return err
 		}
 		if ok {
-			k.dir.setRecord(l.id, r)
 			pending = append(pending, l)
 		}
 	}
@@ -271,11 +284,13 @@ func (k *keeper) name(l *Log, s *segment, named bool) error {
 // record makes the log's line of the checkpoint, after it has written the
 // index entries that the line counts; false if the log has not changed. The
 // entries need no sync, because the line has their checksum.
-func (k *keeper) record(l *Log) (checkpointRecord, bool, error) {
+func (k *keeper) record(l *Log) (bool, error) {
 	if !l.enter() {
-		return checkpointRecord{}, false, nil
+		return false, nil
 	}
 	defer l.leave()
+	l.cutting.RLock()
+	defer l.cutting.RUnlock()
 	l.mu.Lock()
 	changed := l.mu.changed
 	l.mu.changed = false
@@ -284,10 +299,10 @@ func (k *keeper) record(l *Log) (checkpointRecord, bool, error) {
 	t := m.seg.tail
 	l.mu.Unlock()
 	if !changed {
-		return checkpointRecord{}, false, nil
+		return false, nil
 	}
 	if err := k.name(l, m.seg, named); err != nil {
-		return checkpointRecord{}, false, l.stillChanged(err)
+		return false, l.stillChanged(err)
 	}
 	r := checkpointRecord{
 		corrupt: l.fenced.Load(), logStart: start, activeBase: m.seg.base, activeGen: m.seg.gen, recoveryOffset: m.offset, recoveryPos: m.pos,
@@ -300,14 +315,16 @@ func (k *keeper) record(l *Log) (checkpointRecord, bool, error) {
 		// The entries are behind the seal; should that be damaged, the
 		// whole segment is scanned.
 		r.recoveryPos = 0
-		return r, true, nil
+		k.dir.setRecord(l.id, r)
+		return true, nil
 	}
 	err := writePending(k.dir.opts.FS, m.seg, &m, t.entries[:m.entries], t.times[:m.times])
 	if err != nil {
-		return checkpointRecord{}, false, l.stillChanged(err)
+		return false, l.stillChanged(err)
 	}
 	w := &m.seg.written
 	r.indexEntries, r.indexCRC = uint32(w.entries), w.entriesCRC
 	r.timeIndexEntries, r.timeIndexCRC = uint32(w.times), w.timesCRC
-	return r, true, nil
+	k.dir.setRecord(l.id, r)
+	return true, nil
 }

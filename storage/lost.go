@@ -1,5 +1,7 @@
 package storage
 
+import "slices"
+
 // unknownTail is by how much the end of a log that is lost is put behind the
 // last checkpoint if the last run did not end cleanly, so that no offset is
 // given twice. It is more than may be appended between two checkpoints: 256 MiB,
@@ -26,10 +28,12 @@ func (r *recovery) beyond(end int64) *segment {
 	return s
 }
 
-// newest is the leader epoch of the newest batch.
+// newest is the leader epoch of the newest batch. The checkpoint knows nothing of
+// what was sealed after it, which is not scanned.
 func (r *recovery) newest() int32 {
+	unread := func(f found) bool { return f.seg.sealed.Load() && f.seg.next > r.rec.recoveryOffset }
 	switch {
-	case r.known:
+	case r.known && !slices.ContainsFunc(r.found, unread):
 		return max(r.rec.leaderEpoch, r.scannedEpoch)
 	case r.scannedEpoch >= 0 && r.log.activeLocked().size > 0:
 		return r.scannedEpoch

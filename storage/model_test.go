@@ -22,9 +22,10 @@ var modelProof = disktest.Proof{Name: "TestModel", Short: 60, Body: func(t testi
 }}
 
 // TestModel proves that whatever is appended, and however often the start is
-// raised, the process restarts or the power fails, the log has the same batches
-// in the same order as a plain slice: all that was durable and not deleted, and
-// of the rest a prefix. Check finds no damage in what a crash leaves.
+// raised, the end cut, the process restarted or the power off, the log has the
+// same batches in the same order as a plain slice: all that was durable and not
+// deleted, and of the rest a prefix; and knows where each epoch ends. Check finds
+// no damage in what a crash leaves.
 func TestModel(t *testing.T) { disktest.Run(t, modelProof) }
 
 // modelRun drives one log at random.
@@ -38,6 +39,7 @@ type modelRun struct {
 	cfg    Config
 	model  model
 	start  atomic.Int64    // what the log's owner has durable
+	epoch  int32           // of the leader
 	pids   map[int64]int32 // next sequence of each producer
 	wrote  []record.Batch  // all that producers wrote, deleted or not
 	last   map[int64]sent  // the newest batch of each producer, to send again
@@ -82,14 +84,19 @@ func (r *modelRun) run(steps int) {
 	for range steps {
 		r.counts.Operations.Add(1)
 		switch n := r.rng.IntN(100); {
-		case n < 55:
+		case n < 50:
 			r.append()
+		case n < 52:
+			r.epoch += r.rng.Int32N(3)
+		case n < 55:
+			r.truncate()
 		case n < 60:
 			r.raise()
 		case n < 70:
 			r.repeat()
 		case n < 80:
 			r.model.check(r.t, r.log, r.rng)
+			r.checkEpochs()
 		case n < 85:
 			waitDurableOrLazy(r.t, r.log, r.cfg)
 		case n < 88:
@@ -102,7 +109,9 @@ func (r *modelRun) run(steps int) {
 		}
 	}
 	r.model.check(r.t, r.log, r.rng)
+	r.checkEpochs()
 	r.restart()
+	r.checkEpochs()
 	mustClose(r.t, r.dir)
 }
 
@@ -139,7 +148,10 @@ func (r *modelRun) append() {
 		b = withProducer(b, pid, 0, r.pids[pid])
 	}
 	original := bytes.Clone(b)
-	at := mustAppend(r.t, r.log, b)
+	at, err := r.log.Append(Append{Batch: b, Epoch: r.epoch})
+	if err != nil {
+		r.t.Fatalf("append: %v", err)
+	}
 	if at.Base != r.model.end() || at.Last != b.LastOffset() || at.Duplicate {
 		r.t.Fatalf("appended at %+v, want offset %d", at, r.model.end())
 	}
@@ -165,6 +177,55 @@ func (r *modelRun) repeat() {
 		_, err := r.log.Append(Append{Batch: withProducer(s.batch, pid, 0, r.pids[pid]+5)})
 		if !errors.Is(err, ErrOutOfOrderSequence) {
 			r.t.Fatalf("a gap in the sequence gave %v", err)
+		}
+	}
+}
+
+// truncate cuts the end off, and tries what must change nothing.
+func (r *modelRun) truncate() {
+	start, end := r.model.start, r.model.end()
+	to := start + r.rng.Int64N(end-start+1)
+	switch r.rng.IntN(3) {
+	case 0:
+		to = max(start, end-r.rng.Int64N(6))
+	case 1: // at the end of a segment
+		r.log.mu.RLock()
+		to = max(start, r.log.mu.segments[r.rng.IntN(len(r.log.mu.segments))].base)
+		r.log.mu.RUnlock()
+	}
+	r.model.cutAt(to)
+	for _, offset := range []int64{to, to, end, end + 1} {
+		if err := r.log.Truncate(r.t.Context(), offset); err != nil {
+			r.t.Fatalf("truncate to %d of [%d, %d): %v", offset, start, end, err)
+		}
+	}
+	var out *OffsetError
+	if err := r.log.Truncate(r.t.Context(), start-1); !errors.As(err, &out) || out.Start != start {
+		r.t.Fatalf("truncate below the start: %v", err)
+	}
+	if o := r.log.Offsets(); o.Start != start || o.End != r.model.end() || o.Durable != o.End && to < end {
+		r.t.Fatalf("truncated to %d of [%d, %d): %+v, want the end %d", to, start, end, o, r.model.end())
+	}
+	r.forgetProducers(r.model.end())
+}
+
+// checkEpochs compares where epochs end with a walk over all batches.
+func (r *modelRun) checkEpochs() {
+	for epoch := max(r.epoch-4, -1); epoch <= r.epoch+1; epoch++ {
+		wantFound, wantEnd := int32(-1), r.model.end()
+		for _, b := range r.model.kept() {
+			if b.LeaderEpoch() > epoch {
+				wantEnd = max(b.BaseOffset(), r.model.start)
+				break
+			}
+			wantFound = b.LeaderEpoch()
+		}
+		if wantFound < 0 {
+			wantEnd = r.model.start
+		}
+		found, end, err := r.log.EpochEnd(epoch)
+		if found != wantFound || end != wantEnd || err != nil {
+			r.t.Fatalf("epoch %d: found %d, end %d, %v; want %d, %d", epoch, found, end, err, wantFound, wantEnd)
 		}
 	}
 }
@@ -285,12 +346,12 @@ func (r *modelRun) crashWithin(keep float64) (clone *disk.Mem, was Offsets, star
 // not know it to be somewhere else.
 func (r *modelRun) forgetProducers(end int64) {
 	clear(r.pids)
-	r.wrote = slices.DeleteFunc(r.wrote, func(b record.Batch) bool { return b.BaseOffset() >= end })
+	r.wrote = slices.DeleteFunc(r.wrote, func(b record.Batch) bool { return b.NextOffset() > end })
 	for _, b := range r.wrote {
 		r.pids[b.ProducerID()] = b.LastSequence() + 1
 	}
 	for pid, s := range r.last {
-		if s.at.Base >= end || s.at.Base < r.model.start {
+		if s.at.Last >= end || s.at.Base < r.model.start {
 			delete(r.last, pid)
 		}
 	}

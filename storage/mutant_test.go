@@ -48,6 +48,10 @@ var mutantProofs = []mutantProof{
 	{"cut everywhere, flushed late", scriptProof(lazyConfig, false, 0)},
 	{"cut everywhere, flushed late, half kept", scriptProof(lazyConfig, false, 0.5)},
 	{"cut everywhere, half kept", scriptProof(scriptConfig, false, 0.5)},
+	{"what was cut off stays away, sealed", truncateProof(cutCase{[2]int64{21, 4}, 0, true})},
+	{"what a truncation leaves is durable", proveTruncated},
+	{"what was cut off stays away", truncateProof(cutCase{[2]int64{27, 13}, 0, false})},
+	{"what was cut off stays away, the start included", truncateProof(cutCase{[2]int64{20, 9}, 9, true})},
 }
 
 // TestEverySyncIsNeeded proves that each sync and each rename in the sources is

@@ -131,6 +131,11 @@ func (p *producers) record(s sequence, now time.Time) {
 		return
 	}
 	p.forget(now) // an expired producer starts afresh
+	// byAge stays in order even when the clock goes back.
+	written := now
+	if newest := p.byAge.Back(); newest != nil && newest.Value.(*producer).lastWrite.After(now) {
+		written = newest.Value.(*producer).lastWrite
+	}
 	e := p.byID[s.pid]
 	if e == nil {
 		e = p.byAge.PushBack(&producer{id: s.pid, epoch: s.epoch})
@@ -148,11 +153,7 @@ func (p *producers) record(s sequence, now time.Time) {
 		known.window[known.count] = s
 		known.count++
 	}
-	// byAge stays in order even when the clock goes back.
-	known.lastWrite = now
-	if newest := p.byAge.Back().Value.(*producer); newest.lastWrite.After(now) {
-		known.lastWrite = newest.lastWrite
-	}
+	known.lastWrite = written
 	p.byAge.MoveToBack(e)
 	p.forget(now)
 }

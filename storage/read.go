@@ -25,11 +25,15 @@ func (l *Log) Read(from int64, maxBytes int, upTo int64) (record.Section, error)
 	}
 	defer l.leave()
 	for tries := 0; ; {
+		cuts := l.cuts.Load()
 		v, found, err := l.view(from, upTo)
 		if err != nil || !found {
 			return nil, err
 		}
 		s, err := v.read(from, int64(maxBytes))
+		if err = l.since(cuts, err); err != nil && s != nil {
+			s.Release()
+		}
 		switch {
 		case errors.Is(err, errRetired):
 			// The segment has left the log meanwhile: another one has the offset,
@@ -75,8 +79,9 @@ func (l *Log) Locate(offset int64) (file string, pos int64, err error) {
 	}
 	defer l.leave()
 	for {
+		cuts := l.cuts.Load()
 		file, pos, err = l.locate(offset)
-		if !errors.Is(err, errRetired) {
+		if err = l.since(cuts, err); !errors.Is(err, errRetired) {
 			return file, pos, err
 		}
 	}
@@ -340,6 +345,9 @@ func (s *section) ReadAt(p []byte, off int64) (int, error) {
 		p = p[:s.size-off]
 	}
 	n, err := s.handle.ReadAt(p, s.start+off)
+	if cut := s.handle.seg.cutAt.Load(); cut > 0 && s.start+off+int64(len(p)) >= cut {
+		return 0, &OffsetError{Offset: s.next - 1, Start: s.handle.seg.base, End: s.handle.seg.base}
+	}
 	if n == len(p) {
 		err = nil
 		if short {

@@ -314,6 +314,9 @@ func (c *segmentScrub) changed(difference uint32) error {
 
 // wound tells of a gap, of which the byte at pos is the first that is wrong.
 func (c *segmentScrub) wound(g gap, pos int64) {
+	if c.over() {
+		return // a truncation may have cut the file
+	}
 	c.found++
 	if c.told[c.seg] {
 		return

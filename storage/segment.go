@@ -43,6 +43,10 @@ type segment struct {
 	// Only the keeper uses it.
 	written writtenIndex
 
+	// cutAt is one more than the size to which a truncation has cut the .log,
+	// which is another segment's since; 0 until then.
+	cutAt atomic.Int64
+
 	// Guarded by files.mu: the open file, and that it is not to be opened
 	// again because the segment has left its log.
 	handle  *handle

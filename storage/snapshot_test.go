@@ -107,6 +107,22 @@ func TestSnapshotExpiry(t *testing.T) {
 	}
 }
 
+// TestSnapshotClockBack proves that a state whose clock went back can be written
+// and read again.
+func TestSnapshotClockBack(t *testing.T) {
+	t.Parallel()
+	now := time.UnixMilli(1_700_000_000_000)
+	p := newProducers(0, 0)
+	p.record(sequence{pid: 1}, now)
+	p.record(sequence{pid: 2, base: 1, lastOffset: 1}, now.Add(-time.Hour))
+	p.record(sequence{pid: 1, first: 1, last: 1, base: 2, lastOffset: 2}, now.Add(-2*time.Hour))
+	for _, at := range []time.Time{now.Add(-3 * time.Hour), now, now.Add(time.Hour)} {
+		if s, err := decodeSnapshot(encodeSnapshot(p, 3, at), 3); err != nil || len(s.producers) != 2 {
+			t.Errorf("%v: %d producers, %v", at, len(s.producers), err)
+		}
+	}
+}
+
 // TestSnapshotDamage proves that a snapshot with any bit flipped, cut anywhere
 // or under another name is refused.
 func TestSnapshotDamage(t *testing.T) {

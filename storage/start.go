@@ -27,6 +27,8 @@ func (l *Log) SetStart(offset int64) error {
 	if l.fenced.Load() {
 		return ErrDamaged
 	}
+	l.cutting.RLock()
+	defer l.cutting.RUnlock()
 	l.mu.Lock()
 	start, end := l.mu.start, l.mu.end
 	if offset > start && offset <= end {
@@ -160,6 +162,8 @@ func (k *keeper) removeOne(r removal) (trash []string, err error) {
 		return nil, nil
 	}
 	defer r.log.leave()
+	r.log.cutting.RLock()
+	defer r.log.cutting.RUnlock()
 	for _, s := range r.segs {
 		names, err := k.discardSegment(r.log, s)
 		trash = append(trash, names...)

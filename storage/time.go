@@ -24,8 +24,9 @@ func (l *Log) FindTime(ts, upTo int64) (offset, timestamp int64, err error) {
 	}
 	defer l.leave()
 	for {
+		cuts := l.cuts.Load()
 		offset, timestamp, err = l.findTime(ts, upTo)
-		if !errors.Is(err, errRetired) {
+		if err = l.since(cuts, err); !errors.Is(err, errRetired) {
 			return offset, timestamp, err
 		}
 		// A segment has left the log meanwhile: it is gone, or another has its
@@ -68,8 +69,9 @@ func (l *Log) FindMaxTime(upTo int64) (offset, timestamp int64, err error) {
 	}
 	defer l.leave()
 	for {
+		cuts := l.cuts.Load()
 		offset, timestamp, err = l.findMaxTime(upTo)
-		if !errors.Is(err, errRetired) {
+		if err = l.since(cuts, err); !errors.Is(err, errRetired) {
 			return offset, timestamp, err
 		}
 		// A segment has left the log meanwhile: there is one less to look at.
