@@ -230,10 +230,16 @@
 // checksum only: by the scrub and Check. A segment remembers what is left to
 // verify as at most 64 ranges; what would make it more is verified again next time.
 //
+// Repair accepts the holes: segments with gaps are rewritten by a swap, with an
+// empty batch for the offsets of each hole, and so is the one in front of missing
+// segments; the old files have a second name in quarantine/ before. Of two
+// batches of which either may have the wrong epoch both are given up.
+//
 // A directory that is missing, or that holds nothing that can be a log, is a hole
 // from the log's start to its end: the log is lost. Its end is the last
 // checkpoint's, and 2^32 more if the last run did not end cleanly, so that no
-// offset is given twice.
+// offset is given twice. Repair puts what is there into quarantine/ and begins
+// the log anew at that end.
 //
 // # Locks
 //

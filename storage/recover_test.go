@@ -32,6 +32,7 @@ import (
 //	flip file=F at=N        change the byte at N (negative: from the end)
 //	remove file=F
 //	open                    open, say what was logged, read everything
+//	repair                  accept the holes, say what was lost, append a record
 //	files                   list the files and sizes
 func TestRecovery(t *testing.T) {
 	t.Parallel()
@@ -78,6 +79,8 @@ func (r *recoveryScript) command(t *testing.T, d *datadriven.TestData) string {
 		r.stop()
 	case "open":
 		return r.open()
+	case "repair":
+		return r.repair()
 	case "files":
 		return r.files()
 	default:
@@ -124,6 +127,20 @@ func (r *recoveryScript) open() string {
 		out += fmt.Sprintf("; append: %v", err)
 	}
 	return out
+}
+
+func (r *recoveryScript) repair() string {
+	done, err := r.log.Repair(r.t.Context())
+	if err != nil {
+		return err.Error()
+	}
+	var out string
+	for _, h := range done.Holes {
+		out += fmt.Sprintf("lost [%d, %d)\n", h.From, h.To)
+	}
+	a := mustAppend(r.t, r.log, batchOf(r.t, record.None, nil, "after"))
+	waitDurable(r.t, r.log)
+	return out + r.read() + fmt.Sprintf("start %d, appended at %d, %d segments", done.Start, a.Base, r.log.Segments())
 }
 
 // read reads everything and says where it cannot.

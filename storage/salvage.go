@@ -223,9 +223,9 @@ func (o *epochOrder) add(b record.Batch) {
 	case !o.have || epoch >= o.last:
 		o.before, o.last, o.lastAt, o.have = o.last, epoch, at, true
 	case epoch >= o.before:
-		// Without the one before, all are in order.
-		o.pending = append(o.pending, gap{from: o.lastAt, to: at, why: fmt.Errorf("leader epoch is %d, that of the next batch %d", o.last, epoch)})
-		o.last, o.lastAt = epoch, at
+		// Without either of the two all are in order, so neither is believed.
+		o.pending = append(o.pending, gap{from: o.lastAt, to: o.at, why: fmt.Errorf("leader epoch is %d, that of the next batch %d", o.last, epoch)})
+		o.last, o.have = o.before, false
 	default:
 		o.pending = append(o.pending, gap{from: at, to: o.at, why: fmt.Errorf("leader epoch is %d, that of the batch before %d", epoch, o.last)})
 	}

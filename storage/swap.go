@@ -323,6 +323,7 @@ func (w *segmentWriter) seal(lastAppend int64) error {
 		return err
 	}
 	s.adopt(head)
+	s.unread.Store(nil) // it was written here
 	return nil
 }
 

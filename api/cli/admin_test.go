@@ -163,6 +163,31 @@ func TestDeleteRecords(t *testing.T) {
 	}
 }
 
+// TestPartitionRepair proves that a repair must be meant, and what is said of it.
+func TestPartitionRepair(t *testing.T) {
+	f := newFake(t)
+	f.create("t", 2)
+	for _, c := range []struct {
+		args       string
+		code       int
+		out, words string
+	}{
+		{"t 1", 2, "", "--yes"},
+		{"t 1 --yes", 0, "", "leat: partition 1 of t is repaired; lost offsets: 4 to 7"},
+		{"t 1 --yes --json", 0, "{\n  \"topic\": \"t\",\n  \"partition\": 1,\n  \"repaired\": true,\n  \"lost\": \"lost offsets: 4 to 7\"\n}\n", "repaired"},
+		{"t 0 --yes", 0, "", "leat: partition 0 of t is not damaged"},
+		{"t 2 --yes", 1, "", "topic t has partitions 0 to 1, not 2"},
+		{"none 0 --yes", 1, "", "none"},
+		{"t x --yes", 2, "", "x"},
+		{"t", 2, "", "partition"},
+	} {
+		out, words, code := leat(t.Context(), t, nil, append([]string{"partition", "repair", "--server", f.addr}, strings.Fields(c.args)...)...)
+		if code != c.code || out != c.out || !strings.Contains(words, c.words) {
+			t.Errorf("%q: exit %d, %q, %s; want %d, %q, %s", c.args, code, out, words, c.code, c.out, c.words)
+		}
+	}
+}
+
 // TestTopicDeleteMany proves that all that can be deleted are, that each failure is named, and that --progress sums up.
 func TestTopicDeleteMany(t *testing.T) {
 	f := newFake(t)

@@ -18,6 +18,8 @@ func (f *fake) administerLocked(req kmsg.Request, resp kmsg.Response) {
 		f.createPartitionsLocked(req, resp.(*kmsg.CreatePartitionsResponse))
 	case *kmsg.DeleteRecordsRequest:
 		f.deleteRecordsLocked(req, resp.(*kmsg.DeleteRecordsResponse))
+	case *kmsg.ElectLeadersRequest:
+		f.electLeadersLocked(req, resp.(*kmsg.ElectLeadersResponse))
 	case *kmsg.DescribeConfigsRequest:
 		f.describeConfigsLocked(req, resp.(*kmsg.DescribeConfigsResponse))
 	case *kmsg.IncrementalAlterConfigsRequest:
@@ -79,6 +81,23 @@ func (f *fake) deleteRecordsLocked(req *kmsg.DeleteRecordsRequest, resp *kmsg.De
 			}
 			if log != nil {
 				answer.LowWatermark = log.first
+			}
+			topic.Partitions = append(topic.Partitions, answer)
+		}
+		resp.Topics = append(resp.Topics, topic)
+	}
+}
+
+// electLeadersLocked repairs partition 1 of every topic; the others are whole.
+func (f *fake) electLeadersLocked(req *kmsg.ElectLeadersRequest, resp *kmsg.ElectLeadersResponse) {
+	for _, t := range req.Topics {
+		topic := kmsg.NewElectLeadersResponseTopic()
+		topic.Topic = t.Topic
+		for _, p := range t.Partitions {
+			answer, lost := kmsg.NewElectLeadersResponseTopicPartition(), "lost offsets: 4 to 7"
+			answer.Partition, answer.ErrorMessage = p, &lost
+			if p != 1 || req.ElectionType != 1 {
+				answer.ErrorCode = kerr.ElectionNotNeeded.Code
 			}
 			topic.Partitions = append(topic.Partitions, answer)
 		}

@@ -196,7 +196,7 @@ func (f *fake) answer(req kmsg.Request, done <-chan struct{}) kmsg.Response {
 			versions.ErrorCode = kerr.UnsupportedVersion.Code
 		}
 		for key, highest := range map[int16]int16{
-			0: 9, 1: 11, 2: 7, 3: 12, 18: 0, 19: 5, 20: 4, 21: 2, 22: 4, 32: 4, 35: 4, 37: 3, 44: 1,
+			0: 9, 1: 11, 2: 7, 3: 12, 18: 0, 19: 5, 20: 4, 21: 2, 22: 4, 32: 4, 35: 4, 37: 3, 43: 2, 44: 1,
 		} {
 			versions.ApiKeys = append(versions.ApiKeys, kmsg.ApiVersionsResponseApiKey{ApiKey: key, MaxVersion: highest})
 		}

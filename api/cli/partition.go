@@ -15,6 +15,7 @@ import (
 type PartitionCmd struct {
 	List          PartitionListCmd          `cmd:"" help:"List the partitions of topics, with what they hold and their size on disk."`
 	DeleteRecords PartitionDeleteRecordsCmd `cmd:"" help:"Delete the oldest records of a partition."`
+	Repair        PartitionRepairCmd        `cmd:"" help:"Give up the damaged records of a partition, so that it takes records again."`
 }
 
 // PartitionListCmd lists partitions.

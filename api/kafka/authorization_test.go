@@ -79,6 +79,11 @@ func TestAdminAuthorization(t *testing.T) {
 	if resp := ask[*kmsg.DescribeClusterResponse](c, cluster, 2); resp.ErrorCode != 0 || resp.ClusterAuthorizedOperations != 0 {
 		t.Errorf("DescribeCluster: %+v", resp)
 	}
+	elect := kmsg.NewPtrElectLeadersRequest()
+	elect.Topics = []kmsg.ElectLeadersRequestTopic{{Topic: "t", Partitions: []int32{0}}}
+	if resp := ask[*kmsg.ElectLeadersResponse](c, elect, 2); resp.ErrorCode != 31 || resp.Topics[0].Partitions[0].ErrorCode != 31 {
+		t.Errorf("ElectLeaders: %+v", resp)
+	}
 	rights.open.Store(true)
 	list := kmsg.NewPtrListOffsetsRequest()
 	list.Topics = []kmsg.ListOffsetsRequestTopic{{Topic: "t", Partitions: []kmsg.ListOffsetsRequestTopicPartition{{CurrentLeaderEpoch: -1, Timestamp: -2}}}}

@@ -253,8 +253,10 @@ func samples(t testing.TB) []kmsg.Request {
 	increment.Resources = []kmsg.IncrementalAlterConfigsRequestResource{{
 		ResourceType: topicResource, ResourceName: name, Configs: []kmsg.IncrementalAlterConfigsRequestResourceConfig{{Name: "retention.ms", Value: &value}},
 	}}
+	elect := kmsg.NewPtrElectLeadersRequest()
+	elect.Topics = []kmsg.ElectLeadersRequestTopic{{Topic: name, Partitions: []int32{0}}}
 	return []kmsg.Request{
-		records, epoch, describe, alter, dirs, more, increment, kmsg.NewPtrDescribeClusterRequest(),
+		elect, records, epoch, describe, alter, dirs, more, increment, kmsg.NewPtrDescribeClusterRequest(),
 		produceRequest(name, 0, 1, batch(t, 0, "a")), fetchRequest(name, [16]byte{1}, 0, 0),
 		list, metadata, find, versions, create, remove, kmsg.NewPtrInitProducerIDRequest(),
 	}

@@ -118,6 +118,7 @@ func newHandlers(m *metrics) *handlers {
 		unary(handler{key: 33, name: "AlterConfigs", min: 0, max: 2, flexible: 2, maxBody: smallBody}, kmsg.NewPtrAlterConfigsRequest, alterConfigs),
 		unary(handler{key: 35, name: "DescribeLogDirs", min: 1, max: 4, flexible: 2, maxBody: smallBody}, kmsg.NewPtrDescribeLogDirsRequest, describeLogDirs),
 		unary(handler{key: 37, name: "CreatePartitions", min: 0, max: 3, flexible: 2, maxBody: mediumBody}, kmsg.NewPtrCreatePartitionsRequest, createPartitions),
+		unary(handler{key: 43, name: "ElectLeaders", min: 0, max: 2, flexible: 2, maxBody: smallBody}, kmsg.NewPtrElectLeadersRequest, electLeaders),
 		unary(handler{key: 44, name: "IncrementalAlterConfigs", min: 0, max: 1, flexible: 1, maxBody: smallBody}, kmsg.NewPtrIncrementalAlterConfigsRequest, incrementalAlterConfigs),
 		unary(handler{key: 60, name: "DescribeCluster", min: 0, max: 2, flexible: 0, maxBody: smallBody}, kmsg.NewPtrDescribeClusterRequest, describeCluster),
 	}

@@ -1,0 +1,185 @@
+package storage
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"path"
+	"testing"
+
+	"leat/storage/disk"
+	"leat/storage/record"
+)
+
+// damagedLog is a log of 12 batches in four sealed segments and an active one, as
+// a clean stop left it, and the place of its directory.
+func damagedLog(t *testing.T) (*disk.Mem, *model, string) {
+	t.Helper()
+	fs, m := disk.NewMem(), &model{}
+	d := openDir(t, fs)
+	l := openLog(t, d, damageConfig)
+	for i := range 12 {
+		b := batchOf(t, record.None, nil, fmt.Sprintf("value %02d", i))
+		if _, err := l.Append(Append{Batch: b, Epoch: 1}); err != nil {
+			t.Fatal(err)
+		}
+		m.add(b)
+	}
+	waitDurable(t, l)
+	mustClose(t, d)
+	return fs, m, path.Join("/data/logs", testID.dirName())
+}
+
+var damageConfig = Config{SegmentBytes: 260, IndexInterval: 1}
+
+// readAround reads a log with holes from each offset and compares all that it
+// gives out with the model. It returns which offsets cannot be read.
+func readAround(t *testing.T, l *Log, m *model) map[int64]bool {
+	t.Helper()
+	lost := map[int64]bool{}
+	end := l.Offsets().End
+	for from := range m.end() {
+		s, err := l.Read(from, math.MaxInt32, end)
+		if errors.Is(err, ErrCorrupt) {
+			lost[from] = true
+			continue
+		}
+		if err != nil || s == nil {
+			t.Fatalf("read from %d: %v, %v", from, s, err)
+		}
+		p := make([]byte, s.Len())
+		if _, err := s.ReadAt(p, 0); err != nil {
+			t.Fatal(err)
+		}
+		s.Release()
+		if err := m.checkRead(p, from, math.MaxInt32, end); err != nil {
+			t.Fatalf("read from %d: %v; holes %+v", from, err, l.Holes())
+		}
+	}
+	return lost
+}
+
+// TestFlippedHeader proves B1: whichever bit of a batch's header flips in a
+// sealed segment while the server is down, no read gives out wrong bytes, only
+// that batch is lost, and a repair keeps the others.
+func TestFlippedHeader(t *testing.T) {
+	t.Parallel()
+	left, m, dir := damagedLog(t)
+	size := int64(len(m.batches[0]))
+	per := 260 / size
+	for bit := range int64(8 * record.HeaderSize) {
+		fs := left.CrashClone(1, nil)
+		name := path.Join(dir, segmentName(per, 0)+logSuffix)
+		p := fileBytes(t, fs, name)
+		p[size+bit/8] ^= 1 << (bit % 8) // of the segment's second batch
+		setFile(t, fs, name, p)
+		d := openDir(t, fs)
+		l := openLog(t, d, damageConfig)
+		lost := readAround(t, l, m)
+		// Of two epochs that fall, either may be the one that is wrong.
+		if want := per + 1; !lost[want] || len(lost) > 1 && (bit/8 < 12 || bit/8 > 15 || len(lost) > 2) {
+			t.Fatalf("bit %d: lost %v, want %d", bit, lost, want)
+		}
+		if _, err := l.Append(Append{Batch: batchOf(t, record.None, nil, "v"), Epoch: 1}); !errors.Is(err, ErrDamaged) {
+			t.Fatalf("bit %d: append: %v", bit, err)
+		}
+		if bit%40 == 0 {
+			done, err := l.Repair(t.Context())
+			if err != nil || len(done.Holes) != 1 {
+				t.Fatalf("bit %d: %+v, %v", bit, done, err)
+			}
+			checkRepaired(t, l, m, lost)
+			mustClose(t, d)
+			d = openDir(t, fs)
+			l = openLog(t, d, damageConfig)
+			checkRepaired(t, l, m, lost)
+		}
+		mustClose(t, d)
+		if bit%40 == 0 {
+			r, err := Check(t.Context(), CheckOptions{FS: fs, Path: "/data"})
+			if err != nil || r.Damages > 0 {
+				t.Fatalf("bit %d: %v\n%s", bit, err, r.lines())
+			}
+		}
+	}
+}
+
+// checkRepaired proves that a repaired log has all of the model but what was
+// lost, in its place, and takes records behind it.
+func checkRepaired(t *testing.T, l *Log, m *model, lost map[int64]bool) {
+	t.Helper()
+	if l.Fenced() || len(l.Holes()) > 0 {
+		t.Fatalf("it is still fenced: %+v", l.Holes())
+	}
+	got := map[int64]string{}
+	end := l.Offsets().End
+	for _, b := range readAll(t, l, l.Offsets().Start, end, math.MaxInt32) {
+		if b.Count() > 0 {
+			got[b.BaseOffset()] = string(b)
+		}
+	}
+	for _, b := range m.batches {
+		if at := b.BaseOffset(); lost[at] == (got[at] == string(b)) {
+			t.Fatalf("offset %d: %q, lost %v", at, got[at], lost[at])
+		}
+	}
+	if end < m.end() {
+		t.Fatalf("it ends at %d, before %d", end, m.end())
+	}
+	a, err := l.Append(Append{Batch: batchOf(t, record.None, nil, "after"), Epoch: 1})
+	if err != nil || a.Base != end {
+		t.Fatalf("appended at %d, want %d: %v", a.Base, end, err)
+	}
+	waitDurable(t, l)
+}
+
+// TestRepairCrash proves that a repair that dies at any operation leaves a log
+// that is repaired or can be, with every record that was not lost.
+func TestRepairCrash(t *testing.T) {
+	t.Parallel()
+	left, m, dir := damagedLog(t)
+	size := int64(len(m.batches[0]))
+	per := 260 / size
+	name := path.Join(dir, segmentName(per, 0)+logSuffix)
+	p := fileBytes(t, left, name)
+	p[size+70] ^= 1
+	setFile(t, left, name, p)
+	lost := map[int64]bool{per + 1: true}
+	for n := 1; ; n++ {
+		fs := left.CrashClone(1, nil)
+		d := openDir(t, fs)
+		l := openLog(t, d, damageConfig)
+		readAround(t, l, m)
+		var clone *disk.Mem
+		count := 0
+		fs.SetFault(func(disk.Op) error {
+			if count++; count == n {
+				clone = fs.CrashClone(0, nil)
+			}
+			return nil
+		})
+		if _, err := l.Repair(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		fs.SetFault(nil)
+		mustClose(t, d)
+		if clone == nil {
+			break
+		}
+		d = openDir(t, clone)
+		l = openLog(t, d, damageConfig)
+		if s, err := l.Read(per+1, 1, l.Offsets().End); err == nil { // what was not durable may not be known any more
+			s.Release()
+		}
+		if l.Fenced() {
+			if got := readAround(t, l, m); len(got) != 1 || !got[per+1] {
+				t.Fatalf("operation %d: lost %v", n, got)
+			}
+		}
+		if _, err := l.Repair(t.Context()); err != nil {
+			t.Fatalf("operation %d: %v", n, err)
+		}
+		checkRepaired(t, l, m, lost)
+		mustClose(t, d)
+	}
+}
