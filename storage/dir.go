@@ -96,6 +96,7 @@ type Dir struct {
 
 	failure    atomic.Pointer[error]
 	closing    atomic.Bool
+	unsure     atomic.Bool // the end of a log that is away is not known
 	noPrealloc atomic.Bool
 	slack      atomic.Int64 // bytes allocated beyond the logs' ends
 	free       atomic.Int64 // on the file system, measured now and then
@@ -407,7 +408,7 @@ func (d *Dir) Close() error {
 	}
 	d.keeper.removeAll(d.keeper.takeRemovals()) // of closed logs: what they have open is closed
 	d.background.Wait()
-	if err == nil {
+	if err == nil && !d.unsure.Load() {
 		err = d.markClean()
 	}
 	return errors.Join(err, d.lock.Close())

@@ -43,7 +43,9 @@ func (r *recovery) newest() int32 {
 }
 
 // lose makes a log of nothing but its bounds, because what is in its directory
-// is none.
+// is none. Where there is nothing at all the checkpoint keeps what it knows, so
+// that the log is whole when somebody brings its directory back; if its end is
+// only a bound, the run does not end cleanly, so that the next one knows that.
 func (r *recovery) lose(why error) {
 	l, end := r.log, r.start
 	if r.known {
@@ -54,12 +56,15 @@ func (r *recovery) lose(why error) {
 	}
 	if r.dir.Unclean() && !r.rec.corrupt {
 		end += unknownTail
+		if len(r.found) == 0 {
+			r.dir.unsure.Store(true)
+		}
 	}
 	s := r.beyond(end)
 	l.mu.segments = []*segment{s}
 	l.mu.start, l.mu.end, l.mu.lost = r.start, end, why
 	l.mu.epoch = r.newest()
-	l.mu.changed = !r.rec.corrupt
+	l.mu.changed = !r.rec.corrupt && len(r.found) > 0
 	l.fenced.Store(true)
 	l.mu.durable = l.markLocked()
 	l.writing.idempotence = l.newFold(end, nil).done()
