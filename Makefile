@@ -71,6 +71,7 @@ e2e: build test-tools ## Only the tests that run the binary
 
 bench: build ## Benchmarks of the binary against bare loops; takes minutes
 	@LEAT_BIN=$(LEAT) go test -count=1 -timeout 60m -run '^$$' -bench . ./e2e/bench/
+	@go test -count=1 -timeout 60m -run '^$$' -bench 'Compact$$' -benchtime 1x ./storage/
 
 fuzz: ## Every fuzz target for a short while (FUZZTIME=10s)
 	@for package in $(PACKAGES); do \
