@@ -183,3 +183,40 @@ func TestRepairCrash(t *testing.T) {
 		mustClose(t, d)
 	}
 }
+
+// proveAnew: a log that was lost begins anew at its end, and what was left of it
+// is in the quarantine, whatever happens after the repair.
+func proveAnew(t testing.TB, w *world) {
+	fs := w.disk()
+	d := w.openDir(t, fs)
+	if err := d.Create([]LogName{{ID: testID, Topic: "orders"}}); err != nil {
+		t.Fatal(err)
+	}
+	l := openLog(t, d, Config{})
+	for range 3 {
+		mustAppend(t, l, batchOf(t, record.None, nil, "v"))
+	}
+	waitDurable(t, l)
+	mustClose(t, d)
+	if err := fs.Remove(path.Join(l.path, segmentName(0, 0)+logSuffix)); err != nil {
+		t.Fatal(err)
+	}
+	d = w.openDir(t, fs)
+	l = openLog(t, d, Config{})
+	done, err := l.Repair(t.Context())
+	if err != nil || done.Start != 3 || len(done.Holes) != 1 || done.Holes[0].To != 3 {
+		t.Fatalf("%+v, %v", done, err)
+	}
+	left := fs.CrashClone(0, nil)
+	if names, err := left.List(path.Join("/data", quarantineDir)); err != nil || len(names) != 1 {
+		t.Fatalf("in quarantine: %v, %v", names, err)
+	}
+	d = w.openDir(t, w.reopened(left))
+	l = openLog(t, d, Config{})
+	if o := l.Offsets(); l.Fenced() || o.Start != 3 || o.End != 3 {
+		t.Fatalf("%+v, holes %+v", o, l.Holes())
+	}
+	if a := mustAppend(t, l, batchOf(t, record.None, nil, "v")); a.Base != 3 {
+		t.Fatalf("appended at %d", a.Base)
+	}
+}

@@ -43,6 +43,7 @@ var mutantProofs = []mutantProof{
 	{"a producer outlives its batches", proveSnapshot},
 	{"a snapshot of what is lost stays away", proveStale},
 	{"segments are replaced whole or not at all", proveSwap},
+	{"a lost log begins anew and what was there is kept", proveAnew},
 	{"cut everywhere, nothing kept", scriptProof(scriptConfig, false, 0)},
 	{"cut everywhere without syncfs", scriptProof(scriptConfig, true, 0)},
 	{"cut everywhere, flushed late", scriptProof(lazyConfig, false, 0)},
