@@ -27,11 +27,17 @@ func indexFull(t *tail, cfg *Config) bool {
 // records' timestamps, so that neither idle partitions nor odd timestamps
 // keep a segment open.
 func tooOld(firstAppend, nowMillis int64, cfg *Config) bool {
+	return nowMillis >= endsAt(firstAppend, cfg)
+}
+
+// endsAt is when a segment is too old. Of a compacted log it must end before
+// its oldest record has waited too long for compaction.
+func endsAt(firstAppend int64, cfg *Config) int64 {
 	age := cfg.SegmentAge
 	if cfg.Compact {
 		age = min(age, cfg.MaxCompactionLag)
 	}
-	return nowMillis-firstAppend >= age.Milliseconds()
+	return saturate(firstAppend, age.Milliseconds())
 }
 
 // roll ends the active segment and begins one at the log's end. It makes no
@@ -68,7 +74,7 @@ func (l *Log) overLocked() int64 {
 	case seg.next <= l.mu.start:
 		return 0
 	default:
-		return saturate(seg.firstAppend, l.config.Load().SegmentAge.Milliseconds())
+		return endsAt(seg.firstAppend, l.config.Load())
 	}
 }
 
