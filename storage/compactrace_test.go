@@ -93,9 +93,8 @@ func readSome(l *Log, rng *rand.Rand) error {
 		return nil
 	}
 	from := o.Start + rng.Int64N(o.End-o.Start)
-	var out *OffsetError
 	s, err := l.Read(from, math.MaxInt32, o.End)
-	if errors.As(err, &out) {
+	if _, gone := errors.AsType[*OffsetError](err); gone {
 		return nil // it has left the log meanwhile
 	}
 	if err != nil {
