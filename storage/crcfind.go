@@ -63,3 +63,22 @@ func findFlip(f io.ReaderAt, s *segment, size int64, difference uint32) (found f
 		inverse = multiply(inverse, xPower(8*(w.pos-pos)))
 	}
 }
+
+// errChanged says that a .log differs from what was written where the batches'
+// own checksums do not reach.
+var errChanged = errors.New("the file does not match its checksum: bytes have changed that the batches' own checksums do not cover")
+
+// changedPart is the batch of a whole segment of which a byte has changed
+// outside its checksum, and where that byte is, given the exclusive or of the
+// file's checksum and of what that should be; all of the segment if that does
+// not tell.
+func changedPart(f io.ReaderAt, s *segment, difference uint32) (g gap, pos int64, err error) {
+	found, ok, err := findFlip(f, s, s.size, difference)
+	if err != nil {
+		return gap{}, 0, err
+	}
+	if !ok {
+		found = flip{next: s.next, offset: s.base, end: s.size}
+	}
+	return gap{from: point{found.offset, found.begin}, to: point{found.next, found.end}, why: errChanged}, found.pos, nil
+}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"io"
 	"math"
 	"slices"
 
@@ -210,6 +211,11 @@ func (l *Log) examine(s *segment, known int) error {
 		return fmt.Errorf("examine %s: %w", s.logPath(), err)
 	}
 	gaps = joinGaps(slices.Concat(v.gaps, gaps))
+	if len(gaps) == 0 && s.sealed.Load() {
+		if gaps, err = recount(h, s, &v.tail); err != nil {
+			return fmt.Errorf("examine %s: %w", s.logPath(), err)
+		}
+	}
 	var index *tail
 	if !indexed {
 		if index, err = l.reindex(h, s, gaps, doctor.limit()); err != nil {
@@ -219,6 +225,18 @@ func (l *Log) examine(s *segment, known int) error {
 	l.publishGaps(s, gaps, index)
 	s.unread.Store(nil) // all of it was read
 	return nil
+}
+
+// recount compares a sealed segment of which each batch holds with the checksum
+// of the whole.
+func recount(f io.ReaderAt, s *segment, want *tail) ([]gap, error) {
+	var crc uint32
+	_, err := scan(f, s, want.size, 0, s.base, -1, func(b record.Batch) { crc = extendCRC(crc, b) })
+	if err != nil || crc == want.crc {
+		return nil, err
+	}
+	g, _, err := changedPart(f, s, crc^want.crc)
+	return []gap{g}, err
 }
 
 // anchors are the places that the segment's index knows; false if it is

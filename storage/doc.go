@@ -209,7 +209,8 @@
 //     the next segment if that is sealed or in the checkpoint. So are segments
 //     that are missing. The log has holes then, see below.
 //   - Segments behind a torn end go to quarantine/: they were never durable.
-//   - Indexes that are missing or do not match are rebuilt from the .log.
+//   - Indexes that are missing or do not match are rebuilt from the .log, unless
+//     that does not match the checksum of the whole: then there is a gap.
 //
 // # Damage
 //

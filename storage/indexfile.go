@@ -88,7 +88,8 @@ func withFile(fs disk.FS, name string, fn func(disk.File) error) error {
 }
 
 // rebuildSealed writes the index files of a sealed segment anew from its .log,
-// of which every byte is verified on the way. The damaged files are replaced
+// of which every byte is verified on the way, also against the checksum of the
+// whole. The damaged files are replaced
 // and not overwritten, because they may be mapped.
 func rebuildSealed(t *tables, f *files, s *segment, interval int) error {
 	h, err := f.acquire(s)
@@ -104,8 +105,15 @@ func rebuildSealed(t *tables, f *files, s *segment, interval int) error {
 	if end.why != nil || end.next != s.next || end.pos != s.size {
 		return &CorruptError{Path: s.logPath(), Pos: end.pos, Err: orElseErr(end.why, errTorn)}
 	}
+	if rebuilt.crc != s.crc {
+		// New indexes would call it right.
+		g, pos, err := changedPart(h, s, rebuilt.crc^s.crc)
+		if err != nil {
+			return err
+		}
+		return &CorruptError{Path: s.logPath(), Pos: pos, Err: errChanged, From: g.from.offset, To: g.to.offset}
+	}
 	head := s.seal()
-	head.logCRC = rebuilt.crc
 	for _, name := range []string{s.stem + indexSuffix, s.stem + timeSuffix} {
 		if err := t.fs.Remove(name); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return err

@@ -92,6 +92,13 @@ func (r *recovery) scanSegment(i int, bound, next int64) error {
 			return fmt.Errorf("scan %s: %w", s.logPath(), err)
 		}
 		r.read += end.pos - from
+		if f.sealed && len(s.gaps) == 0 && s.size == f.seal.logBytes && s.next == f.seal.next && s.crc != f.seal.logCRC {
+			g, _, err := changedPart(h, s, s.crc^f.seal.logCRC)
+			if err != nil {
+				return fmt.Errorf("scan %s: %w", s.logPath(), err)
+			}
+			s.gaps = []gap{g}
+		}
 	}
 	if i+1 < len(r.found) && end.next > next && bound >= next {
 		return &CorruptError{Path: s.logPath(), Pos: end.pos, Err: fmt.Errorf("the segment ends at offset %d, the next one begins at %d", end.next, next)}

@@ -275,7 +275,11 @@ func (c *segmentScrub) batches(index *scrubIndex) error {
 			return fmt.Errorf("scrub %s: %w", c.seg.logPath(), err)
 		case at.next == want.next && at.pos == want.size:
 			if c.found == 0 && seen.crc != want.crc {
-				return c.changed(seen.crc ^ want.crc)
+				g, pos, err := changedPart(c, c.seg, seen.crc^want.crc)
+				if err != nil {
+					return err
+				}
+				c.wound(g, pos)
 			}
 			return nil
 		}
@@ -293,23 +297,6 @@ func (c *segmentScrub) batches(index *scrubIndex) error {
 		index.skip(uint32(to.offset - c.seg.base))
 		at = scanned{pos: to.pos, next: to.offset}
 	}
-}
-
-// errChanged says that a .log differs from what was written where the batches'
-// own checksums do not reach.
-var errChanged = errors.New("the file does not match its checksum: bytes have changed that the batches' own checksums do not cover")
-
-// changed finds the batch of which a byte has changed outside its checksum.
-func (c *segmentScrub) changed(difference uint32) error {
-	f, ok, err := findFlip(c, c.seg, c.seg.size, difference)
-	if err != nil {
-		return err
-	}
-	if !ok {
-		f = flip{next: c.seg.next, offset: c.seg.base, end: c.seg.size}
-	}
-	c.wound(gap{from: point{f.offset, f.begin}, to: point{f.next, f.end}, why: errChanged}, f.pos)
-	return nil
 }
 
 // wound tells of a gap, of which the byte at pos is the first that is wrong.
