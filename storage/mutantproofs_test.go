@@ -413,6 +413,9 @@ func proveBegun(t testing.TB, w *world) {
 	waitDurable(t, l)
 	left := w.reopened(fs.CrashClone(0, nil))
 	mustClose(t, d)
+	if p := fileBytes(t, left, path.Join(l.path, partitionFile)); !bytes.Contains(p, []byte("created:")) {
+		t.Fatalf("%s says %q", partitionFile, p)
+	}
 	d = w.openDir(t, left)
 	if o := openLog(t, d, Config{}).Offsets(); o.End != 1 {
 		t.Fatalf("after a power cut: %+v", o)

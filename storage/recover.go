@@ -11,6 +11,8 @@ import (
 	"slices"
 	"syscall"
 	"time"
+
+	"leat/storage/disk"
 )
 
 // quarantineTail is how much of a torn end that is not zeros is kept for
@@ -347,6 +349,10 @@ func (r *recovery) createEmpty(n LogName) error {
 		return err
 	}
 	if err := errors.Join(r.removeOrphans(), r.dir.describe(n)); err != nil {
+		return err
+	}
+	err := withFile(fsys, filepath.Join(r.log.path, partitionFile), func(f disk.File) error { return r.synced(r.log.path, f.Sync()) })
+	if err != nil {
 		return err
 	}
 	if err := errors.Join(r.vouch(), r.begin()); err != nil {
