@@ -118,41 +118,53 @@ func flipClass(name string, u unit, at int64) string {
 	}
 }
 
+// flipRounds is how many flips are made in each class: ten, and more by
+// LEAT_SEEDS; with 40 it is over a thousand.
+func flipRounds(seed uint64) (int, *rand.Rand) {
+	if n, err := strconv.Atoi(os.Getenv("LEAT_SEEDS")); err == nil {
+		return n, rand.New(rand.NewPCG(rand.Uint64(), seed))
+	}
+	return 10, rand.New(rand.NewPCG(seed, seed))
+}
+
+// place is a byte of a file and the unit that it is of.
+type place struct {
+	name string
+	unit unit
+	at   int64
+}
+
+// flipPlaces are all bytes in which a flip matters, by their class.
+func flipPlaces(t testing.TB, m *disk.Mem) map[string][]place {
+	classes := make(map[string][]place)
+	for name, content := range dump(t, m, "/data") {
+		if content == "directory" || path.Base(name) == lockFile || path.Dir(name) == "/data/db" {
+			continue
+		}
+		p := []byte(content)
+		if path.Ext(name) == logSuffix {
+			p = p[:len(p)-trailingZeros(p)] // those are preallocated
+		}
+		for _, u := range unitsOf(name, p) {
+			for at := u.from; at < u.to; at++ {
+				class := flipClass(name, u, at)
+				classes[class] = append(classes[class], place{name, u, at})
+			}
+		}
+	}
+	return classes
+}
+
 // TestFlips proves that the check names the file and the place of any one bit
 // that has changed: the batch, the index entry or header, the checkpoint's
 // record or header, the byte of a text. As many flips are made in each class of
 // bytes; the lock file, which has a process id for people, is left out.
 func TestFlips(t *testing.T) {
 	t.Parallel()
-	// Ten are made in each class, and more by LEAT_SEEDS; with 40 it is over a thousand.
-	rounds, rng := 10, rand.New(rand.NewPCG(5, 5))
-	if n, err := strconv.Atoi(os.Getenv("LEAT_SEEDS")); err == nil {
-		rounds, rng = n, rand.New(rand.NewPCG(rand.Uint64(), 5))
-	}
+	rounds, rng := flipRounds(5)
 	for _, clean := range []bool{true, false} {
 		m := flipFixture(t, clean)
-		type place struct {
-			name string
-			unit unit
-			at   int64
-		}
-		classes := make(map[string][]place)
-		files := dump(t, m, "/data")
-		for name, content := range files {
-			if content == "directory" || path.Base(name) == lockFile || path.Dir(name) == "/data/db" {
-				continue
-			}
-			p := []byte(content)
-			if path.Ext(name) == logSuffix {
-				p = p[:len(p)-trailingZeros(p)] // those are preallocated
-			}
-			for _, u := range unitsOf(name, p) {
-				for at := u.from; at < u.to; at++ {
-					class := flipClass(name, u, at)
-					classes[class] = append(classes[class], place{name, u, at})
-				}
-			}
-		}
+		classes := flipPlaces(t, m)
 		for _, class := range slices.Sorted(maps.Keys(classes)) {
 			places := classes[class]
 			for range rounds {
