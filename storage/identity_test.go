@@ -272,3 +272,59 @@ func getFile(t *testing.T, m *disk.Mem, name string) []byte {
 	}
 	return b
 }
+
+// TestTextsWithoutChecksum proves that a directory opens, and has nothing wrong
+// with it but warnings, of which meta.json and the partition files are as
+// versions wrote them that had no checksum there; and that a start leaves them
+// as they are.
+func TestTextsWithoutChecksum(t *testing.T) {
+	t.Parallel()
+	m := checkFixture(t)
+	identity := "/data/" + identityName
+	texts := map[string]string{
+		identity: `{
+  "format": 1,
+  "min_reader": 1,
+  "cluster_id": "q83vASNFZ4mrze8BI0VniQ",
+  "node_id": 1,
+  "node_uuid": "7s7vASNFZ4mrze8BI0VniQ",
+  "created_at": "2026-01-31T12:00:00.123Z"
+}
+`,
+		path.Join("/data", logsDir, testID.dirName(), partitionFile): "topic_id: " + testID.Topic.String() +
+			"\ntopic: \"orders\"\npartition: 7\ncreated: 2026-01-31T12:00:00.123Z\n",
+	}
+	for name, text := range texts {
+		if err := m.Remove(name); err != nil {
+			t.Fatal(err)
+		}
+		setFile(t, m, name, []byte(text))
+	}
+	sound := func() {
+		r := check(t, m)
+		if r.Damages > 0 || len(r.Findings) != len(texts) || r.Identity.ClusterID != "q83vASNFZ4mrze8BI0VniQ" {
+			t.Errorf("%+v:\n%s", r.Identity, r.lines())
+		}
+		for _, f := range r.Findings {
+			if f.Severity != Warning || texts[f.Path] == "" {
+				t.Errorf("%v", f)
+			}
+		}
+	}
+	sound()
+	d := openDir(t, m)
+	if id := d.Identity(); id.NodeID != 1 || id.NodeUUID != "7s7vASNFZ4mrze8BI0VniQ" || id.CreatedAt.UnixMilli()%1000 != 123 {
+		t.Errorf("%+v", id)
+	}
+	l := openLogAt(t, d, checkConfig, fixtureStart)
+	if n := len(readAll(t, l, fixtureStart, fixtureEnd, 1<<20)); l.Fenced() || n == 0 {
+		t.Errorf("fenced %t, %d batches", l.Fenced(), n)
+	}
+	mustClose(t, d)
+	for name, text := range texts {
+		if now := string(fileBytes(t, m, name)); now != text {
+			t.Errorf("%s became %q", name, now)
+		}
+	}
+	sound()
+}

@@ -3,6 +3,7 @@ package storage
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -52,7 +53,7 @@ func flipBit(t testing.TB, m disk.FS, name string, bit int64) {
 // TestScrub proves that the scrub reads all sealed segments of all logs, at no
 // more than its rate, and says nothing of what holds; that it finds a bit that
 // was changed under the running server in a batch, in a leader epoch and in an
-// index, names the place, makes the index anew, and tells of each once; and
+// index, names the place, fences the log off there or makes the index anew, and tells of each once; and
 // that a new rate begins a pass and 0 ends it.
 func TestScrub(t *testing.T) {
 	t.Parallel()
@@ -61,8 +62,10 @@ func TestScrub(t *testing.T) {
 		m := disk.NewMem()
 		var text bytes.Buffer
 		registry := prometheus.NewRegistry()
+		var holes []Hole
 		d := openDir(t, m, func(o *Options) {
 			o.Registerer = registry
+			o.OnDamage = func(_ *Log, h Hole) { holes = append(holes, h) }
 			o.Logger = slog.New(slog.NewTextHandler(&text, &slog.HandlerOptions{Level: slog.LevelDebug}))
 		})
 		var logs []*Log
@@ -128,6 +131,29 @@ func TestScrub(t *testing.T) {
 		}
 		if n := gathered(t, registry, "scrub_damages_total"); n != 3 {
 			t.Errorf("%v damages were counted", n)
+		}
+		// Each log with a hole is fenced, and what is around the hole can be read.
+		if len(holes) != 2 {
+			t.Errorf("holes that were told: %+v", holes)
+		}
+		for i, from := range []int64{a.base, b.base} {
+			l := logs[i]
+			if h := l.Holes(); !l.Fenced() || len(h) != 1 || h[0].From != from || h[0].To != from+2 {
+				t.Errorf("log %d has the holes %+v", i, h)
+			}
+			if _, err := l.Read(from, 1<<20, 1<<40); !errors.As(err, new(*CorruptError)) {
+				t.Errorf("log %d: read: %v", i, err)
+			}
+			if _, err := l.Append(Append{Batch: batchOf(t, record.None, nil, "v"), Epoch: 1000}); !errors.Is(err, ErrDamaged) {
+				t.Errorf("log %d: append: %v", i, err)
+			}
+			end := l.Offsets().End
+			if n := len(readAll(t, l, 0, from, 1<<20)) + len(readAll(t, l, from+2, end, 1<<20)); int64(n) != end/2-1 {
+				t.Errorf("log %d: %d batches can be read below offset %d", i, n, end)
+			}
+		}
+		if logs[2].Fenced() {
+			t.Error("a damaged index fences a log")
 		}
 
 		d.SetScrubRate(0)
