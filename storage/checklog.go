@@ -38,6 +38,7 @@ func (c *checker) log(id ID) {
 	if !l.list() {
 		return
 	}
+	l.inner()
 	l.bounds()
 	l.segments()
 }

@@ -197,6 +197,8 @@
 //     what is in the page cache only; where there are few, or it is not to be
 //     had, each log that has grown since the checkpoint is synced.
 //   - Segments in front of the one that has the start are not looked at.
+//   - A segment that begins within a sealed one, whose .log has the size in the
+//     seal, is none of the log's and goes to quarantine/.
 //   - A sealed segment whose .log has the size in the seal is taken as it is.
 //   - Another one is scanned from the checkpoint's position, or from its
 //     beginning: magic, length, checksum, offset chain and count of each batch.

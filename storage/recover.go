@@ -44,8 +44,8 @@ type recovery struct {
 	vouched bool       // the checkpoint has start
 	gone    bool       // there is no directory
 	ended   []*segment // that are not sealed yet
-	// orphans are index files without a .log, and files of a rewritten segment
-	// that is not part of the log.
+	// orphans are index files without a .log, and files of a segment that is not
+	// part of the log: a rewritten one, or one that begins within another.
 	orphans []string
 	// swapped says that there is a COMPACT, and dead which segments are no part
 	// of the log by it.
@@ -254,7 +254,7 @@ func (r *recovery) list() error {
 		if f.size > maxSegmentBytes {
 			return &CorruptError{Path: s.logPath(), Pos: maxSegmentBytes, Err: fmt.Errorf("the file has %d bytes", f.size)}
 		}
-		r.readSeals(&f)
+		f.readSeals(r.dir.opts.FS)
 		r.found = append(r.found, f)
 	}
 	for _, name := range names {
@@ -267,6 +267,7 @@ func (r *recovery) list() error {
 		}
 	}
 	slices.SortFunc(r.found, func(a, b found) int { return cmp.Compare(a.seg.base, b.seg.base) })
+	r.leaveInner(names)
 	return nil
 }
 
@@ -304,35 +305,6 @@ func (r *recovery) removeOrphan(name string) error {
 		return r.dir.opts.FS.Rename(path, r.dir.path(quarantineDir, asideName(r.log.id.dirName()+"."+name, r.dir.opts.Now())))
 	}
 	return r.dir.opts.FS.Remove(path)
-}
-
-// readSeals looks for the seal in both index files.
-func (r *recovery) readSeals(f *found) {
-	read := func(kind tableKind) (s seal, ok bool) {
-		path := kind.path(f.seg)
-		if info, err := r.dir.opts.FS.Stat(path); err == nil && info.Size() == 0 {
-			return seal{}, false // of a segment that has begun
-		}
-		p, err := readHead(r.dir.opts.FS, path)
-		if errors.Is(err, fs.ErrNotExist) {
-			return seal{}, false
-		}
-		if err == nil {
-			if s, err = decodeHeader(p, kind.magic()); err == nil && s.base == f.seg.base {
-				return s, s.flags&sealedFlag != 0
-			}
-		}
-		f.torn = true
-		return seal{}, false
-	}
-	a, okA := read(offsetTable)
-	b, okB := read(timeTable)
-	f.sealed = okA || okB
-	f.whole = okA && okB && a.sameSegment(&b)
-	f.seal = a
-	if !okA {
-		f.seal = b
-	}
 }
 
 // createEmpty makes the first segment of a partition whose directory has

@@ -34,6 +34,7 @@ import (
 //	open                    open, say what was logged, read everything
 //	repair                  accept the holes, say what was lost, append a record
 //	files                   list the files and sizes
+//	check                   what the check of the whole directory finds
 func TestRecovery(t *testing.T) {
 	t.Parallel()
 	datadriven.Walk(t, "testdata/recovery", func(t *testing.T, file string) {
@@ -83,10 +84,20 @@ func (r *recoveryScript) command(t *testing.T, d *datadriven.TestData) string {
 		return r.repair()
 	case "files":
 		return r.files()
+	case "check":
+		return r.check()
 	default:
 		r.damage(d.Cmd, path.Join("/data/logs", testID.dirName(), file), arg)
 	}
 	return ""
+}
+
+func (r *recoveryScript) check() string {
+	out := ""
+	for _, f := range check(r.t, r.fs).Findings {
+		out += fmt.Sprintf("%v %s: %s\n", f.Severity, path.Base(f.Path), f.What)
+	}
+	return out
 }
 
 func (r *recoveryScript) crash() {
