@@ -405,6 +405,7 @@ func (l *Log) unfence() error {
 	l.mu.changed = true
 	segments := l.mu.segments
 	l.mu.Unlock()
+	l.dir.keeper.rolls.by(0)
 	for _, s := range segments[:len(segments)-1] {
 		if !s.sealed.Load() {
 			l.dir.keeper.seal(l, s)
