@@ -122,7 +122,8 @@ func findings(t testing.TB, dir string, code int) (lines []string) {
 }
 
 // TestScrubFinds proves that a bit that changes on the disk under a running server, in a segment that nobody reads, is
-// found and shown: in the metrics, and in the log with file and position.
+// found and shown: in the metrics, and in the log with file and position; and that from then on neither door gives out the
+// batch that it is in, while all others can be read.
 func TestScrubFinds(t *testing.T) {
 	s := filled(t, "--set", "leat.scrub.bytes.per.second=100000000")
 	logs := s.logFiles()
@@ -151,5 +152,32 @@ func TestScrubFinds(t *testing.T) {
 	})
 	if words := s.stderr.String(); !strings.Contains(words, name) || !strings.Contains(words, "position=") {
 		t.Errorf("the log does not name %s: %s", name, tail(words, 1000))
+	}
+	eventually(t, "the partition to be called damaged", func() error {
+		if n := s.metric("leat_broker_damaged_partitions"); n != 1 {
+			return fmt.Errorf("%v partitions", n)
+		}
+		return nil
+	})
+	whole, refused := 0, 0
+	w := s.wire()
+	for i := range 6 {
+		topic, partition := fmt.Sprintf("t%d", i/2), i%2
+		for offset := range w.end(topic, int32(partition)) {
+			a := s.do("GET", fmt.Sprintf("/v1/topics/%s/partitions/%d/records?offset=%d", topic, partition, offset), nil)
+			p := w.fetch(topic, int32(partition), offset, 1)
+			switch {
+			case a.status == 200 && p.ErrorCode == codeNone && len(p.RecordBatches) > 0:
+				whole++
+			case a.status == 500 && p.ErrorCode == codeCorruptMessage && len(p.RecordBatches) == 0:
+				a.refused(500, "corrupt_record")
+				refused++
+			default:
+				t.Errorf("%s-%d at %d: status %d, code %d with %d bytes", topic, partition, offset, a.status, p.ErrorCode, len(p.RecordBatches))
+			}
+		}
+	}
+	if refused == 0 || refused > 4 || whole+refused != 240 {
+		t.Errorf("%d records can be read, %d are refused", whole, refused)
 	}
 }
