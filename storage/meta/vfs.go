@@ -17,7 +17,7 @@ import (
 // pebbleFS shows a disk.FS to Pebble. The write categories are for metrics of
 // Pebble's own file system and mean nothing here.
 type pebbleFS struct {
-	disk.FS // Remove, RemoveAll, Lock and List are the same
+	disk.FS // RemoveAll, Lock and List are the same
 
 	full fullPolicy
 
@@ -58,6 +58,19 @@ func (p *pebbleFS) Create(name string, _ vfs.DiskWriteCategory) (vfs.File, error
 			return nil, err
 		}
 	}
+}
+
+// Remove removes a file. A marker goes only when its successor, which Pebble
+// made just before, has its name durably: Pebble syncs the directory once for
+// both, and a power cut that kept the going alone would leave a store that looks
+// like none, to be made anew.
+func (p *pebbleFS) Remove(name string) error {
+	if isMarker(path.Base(name)) && !p.skipSync.Load() {
+		if err := p.SyncDir(path.Dir(name)); err != nil {
+			return err
+		}
+	}
+	return p.FS.Remove(name)
 }
 
 func (p *pebbleFS) Open(name string, opts ...vfs.OpenOption) (vfs.File, error) {
