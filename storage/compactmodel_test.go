@@ -7,39 +7,47 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"os"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"leat/storage/disk"
+	"leat/storage/disk/disktest"
 	"leat/storage/record"
 )
 
+var compactProof = disktest.Proof{Name: "TestCompactModel", Short: 40, Body: func(t testing.TB, seed uint64, c *disktest.Counts) {
+	r := &compactRun{t: t, counts: c, rng: rand.New(rand.NewPCG(seed, 5)), fs: disk.NewMem(), now: time.UnixMilli(1_700_000_000_000)}
+	r.keys = []int{3, 12}[r.rng.IntN(2)]
+	r.pids, r.sent = map[int64]int32{}, map[int64]record.Batch{}
+	defer func() {
+		if r.dir != nil {
+			_ = r.dir.Close()
+		}
+	}()
+	r.run()
+}}
+
 // TestCompactModel proves that however a log is written, of whatever codec and
-// by idempotent producers or not, compacted with a map of any size, restarted,
-// and cut off from power before any operation of that, its records are what a
-// map has: each key's newest one is there, no key comes back that was deleted,
-// no record is another than was appended, and every offset is passed. Who the
-// producers are the batches of the log say, without any snapshot.
-func TestCompactModel(t *testing.T) {
-	for seed := range uint64(40) {
-		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
-			t.Parallel()
-			r := &compactRun{t: t, rng: rand.New(rand.NewPCG(seed, 5)), fs: disk.NewMem(), now: time.UnixMilli(1_700_000_000_000)}
-			r.keys = []int{3, 12}[r.rng.IntN(2)]
-			r.pids, r.sent = map[int64]int32{}, map[int64]record.Batch{}
-			r.run()
-		})
-	}
-}
+// by idempotent producers or not, compacted with a map of any size, shortened at
+// its start, restarted, killed, and cut off from power before any operation of
+// that, its records are what a map has: each key's newest one is there, no key
+// comes back that was deleted, no record is another than was appended, and every
+// offset is passed. Who the producers are the batches of the log say, without any
+// snapshot.
+func TestCompactModel(t *testing.T) { disktest.Run(t, compactProof) }
 
 // compactRun drives one log.
 type compactRun struct {
-	t        *testing.T
+	t        testing.TB
+	counts   *disktest.Counts
 	rng      *rand.Rand
 	fs       *disk.Mem
 	dir      *Dir
 	log      *Log
 	now      time.Time
+	start    int64
 	appended []keyed // by offset
 	pids     map[int64]int32
 	sent     map[int64]record.Batch // of producers, by offset
@@ -53,16 +61,17 @@ func (r *compactRun) open() {
 			r.t.Fatal(err)
 		}
 	}
-	r.log = openLog(r.t, r.dir, Config{
+	r.log = openLogAt(r.t, r.dir, Config{
 		Compact: true, SegmentBytes: []int64{600, 4000, 1 << 20}[r.rng.IntN(3)], IndexInterval: 1 + r.rng.IntN(500),
 		DeleteRetention: time.Minute, TimestampAfter: math.MaxInt64, FlushMessages: []int64{1, 1 << 40}[r.rng.IntN(2)],
-	})
+	}, r.start)
 }
 
 func (r *compactRun) run() {
 	r.open()
 	for range 40 {
-		switch n := r.rng.IntN(10); {
+		r.counts.Operations.Add(1)
+		switch n := r.rng.IntN(12); {
 		case n < 5:
 			for range r.rng.IntN(12) {
 				r.append()
@@ -80,6 +89,10 @@ func (r *compactRun) run() {
 			r.now = r.now.Add(time.Duration(r.rng.IntN(50)) * time.Second)
 			r.open()
 			r.forgetProducers()
+		case n < 9:
+			r.raise()
+		case n < 10:
+			r.kill()
 		default:
 			r.crash()
 		}
@@ -116,9 +129,72 @@ func (r *compactRun) append() {
 	r.appended = append(r.appended, records...)
 }
 
+// raise raises the start to an offset that is durable.
+func (r *compactRun) raise() {
+	if durable := r.log.Offsets().Durable; r.start < durable {
+		r.start += r.rng.Int64N(durable - r.start + 1)
+	}
+	if err := r.log.SetStart(r.start); err != nil {
+		r.t.Fatal(err)
+	}
+	if r.rng.IntN(2) == 0 {
+		r.dir.keeper.bytes.Store(checkpointBytes) // the files go at once
+		r.dir.keeper.signal()
+	}
+}
+
+// kill ends the process, as kill -9 does, before an operation of a compaction:
+// what it has written stays, and not one byte more comes.
+func (r *compactRun) kill() {
+	r.counts.Crashes.Add(1)
+	settled(r.t, r.log)
+	end := r.log.Offsets().End
+	var left atomic.Int64
+	left.Store(r.rng.Int64N(60))
+	r.fs.SetFault(func(op disk.Op) error {
+		if op.Kind.Changes() && left.Add(-1) < 0 {
+			return disk.ErrSkip
+		}
+		return nil
+	})
+	_, _ = r.log.Compact(context.WithoutCancel(r.t.Context()), r.cleaner(), math.MaxInt64) // it may fail as it likes
+	_ = r.dir.Close()
+	r.fs.SetFault(nil)
+	r.noDamage()
+	r.open()
+	if o := r.log.Offsets(); o.End != end || o.Start != r.start {
+		r.t.Fatalf("killed at %d to %d, started with %+v", r.start, end, o)
+	}
+	r.forgetProducers()
+}
+
+func mustNil(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// noDamage has Check look at what a crash left, with what the owner knows.
+func (r *compactRun) noDamage() {
+	mustNil(r.t, r.fs.MkdirAll("/data/db"))
+	f, err := r.fs.OpenFile("/data/db/any", os.O_CREATE|os.O_RDWR)
+	mustNil(r.t, err)
+	mustNil(r.t, f.Close())
+	c := check(r.t, r.fs, func(o *CheckOptions) {
+		o.Meta = func(context.Context, string) (*Metadata, error) {
+			return &Metadata{Known: true, Logs: map[ID]LogMetadata{testID: {Topic: "orders", Start: r.start}}}, nil
+		}
+	})
+	if c.Damages > 0 {
+		r.t.Fatal(c.lines())
+	}
+}
+
 // crash cuts the power before an operation of a compaction.
 func (r *compactRun) crash() {
 	rollNow(r.t, r.log)
+	r.counts.Crashes.Add(1)
 	settled(r.t, r.log)
 	for range r.rng.IntN(20) {
 		r.append() // and it may not be durable
@@ -133,9 +209,7 @@ func (r *compactRun) crash() {
 	})
 	_ = r.dir.Close()
 	r.fs = clone
-	if c := check(r.t, r.fs); c.Damages > 0 {
-		r.t.Fatal(c.lines())
-	}
+	r.noDamage()
 	r.open()
 	end := r.log.Offsets().End
 	if end < durable || end > int64(len(r.appended)) {
@@ -155,7 +229,9 @@ func (r *compactRun) forgetProducers() {
 		k := e.Value.(*producer)
 		r.pids[pid] = k.next()
 		for _, b := range k.window[:k.count] {
-			known = append(known, b.base)
+			if b.base >= r.start { // what was deleted only a snapshot knows
+				known = append(known, b.base)
+			}
 		}
 	}
 	r.log.writing.Unlock()
@@ -163,7 +239,7 @@ func (r *compactRun) forgetProducers() {
 	removeSnapshots(r.t, fs)
 	d := openDir(r.t, fs, func(o *Options) { now := r.now; o.Now = func() time.Time { return now } })
 	defer mustClose(r.t, d)
-	l := openLog(r.t, d, Config{Compact: true})
+	l := openLogAt(r.t, d, Config{Compact: true}, r.start)
 	for _, base := range known {
 		if a, err := l.Append(Append{Batch: bytes.Clone(r.sent[base])}); err != nil || !a.Duplicate || a.Base != base {
 			r.t.Fatalf("producer %d sends its batch at %d again to the log without snapshots: %+v, %v", r.sent[base].ProducerID(), base, a, err)
@@ -175,14 +251,18 @@ func (r *compactRun) check() {
 	r.t.Helper()
 	want, got := map[string]int64{}, map[string]int64{}
 	for i, k := range r.appended {
-		want[k.key] = int64(i)
+		if int64(i) >= r.start {
+			want[k.key] = int64(i)
+		}
 	}
 	for _, rec := range contents(r.t, r.log) {
 		is := r.appended[rec.Offset]
 		if is.key != string(rec.Key) || is.dead != (rec.Value == nil) || !is.dead && is.value != string(rec.Value) || rec.Timestamp != is.time {
 			r.t.Fatalf("offset %d is %+v, was %+v", rec.Offset, rec, is)
 		}
-		got[is.key] = rec.Offset
+		if rec.Offset >= r.start {
+			got[is.key] = rec.Offset
+		}
 	}
 	for key, offset := range want {
 		at, there := got[key]
