@@ -192,7 +192,7 @@ func TestCheckpointNamesSegments(t *testing.T) {
 func proveCheckpointNames(t testing.TB, w *world) {
 	cfg := Config{SegmentBytes: 100}
 	value := strings.Repeat("a", 100)
-	for _, clean := range []bool{false, true} {
+	for _, end := range []string{"power cut", "clean stop", "kill -9"} {
 		fs := w.disk()
 		d := w.openDir(t, fs)
 		if err := d.Create([]LogName{{ID: testID}}); err != nil {
@@ -216,24 +216,29 @@ func proveCheckpointNames(t testing.TB, w *world) {
 		close(hold)
 		mustClose(t, d)
 
-		// Recovery begins it anew, a checkpoint is written, and the power is cut.
+		// Recovery begins it anew, a checkpoint is written, and then this is the end.
 		fs = next
 		w.fault(fs, nil)
 		d = w.openDir(t, fs)
 		if o := openLog(t, d, cfg).Offsets(); o.End != 1 {
 			t.Fatalf("after the cut: %+v", o)
 		}
-		if !clean {
+		switch end {
+		case "power cut":
 			forceCheckpoint(t, d)
 			next = fs.CrashClone(0, nil)
-		}
-		mustClose(t, d)
-		if clean {
+			mustClose(t, d)
+		case "clean stop":
+			mustClose(t, d)
 			next = fs.CrashClone(0, nil)
+		default: // the file is there, and its name is not durable but for the checkpoint's sake
+			forceCheckpoint(t, d)
+			w.kill(fs, d)
+			next = fs
 		}
 		w.fault(next, nil)
 		if r := check(t, next); r.Damages > 0 {
-			t.Fatalf("clean %t: check:\n%s", clean, r.lines())
+			t.Fatalf("%s: check:\n%s", end, r.lines())
 		}
 		d = w.openDir(t, next)
 		l = openLog(t, d, cfg)
@@ -243,7 +248,7 @@ func proveCheckpointNames(t testing.TB, w *world) {
 		mustClose(t, d)
 		d = w.openDir(t, last)
 		if o := openLog(t, d, cfg).Offsets(); o.End != 2 {
-			t.Errorf("clean %t: a durable record is gone: %+v", clean, o)
+			t.Errorf("%s: a durable record is gone: %+v", end, o)
 		}
 		mustClose(t, d)
 	}
