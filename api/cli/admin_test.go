@@ -26,6 +26,7 @@ func TestShow(t *testing.T) {
 	f := newFake(t)
 	f.create("logs", 2)
 	f.create("other", 1)
+	f.mu.topics["other"][0].damaged = true
 	f.mu.configs["topic logs"] = map[string]string{"retention.ms": "1000", "empty": ""}
 	f.mu.configs["node "] = map[string]string{"log.retention.ms": "5"}
 	if _, words, code := leat(t.Context(), t, strings.NewReader("x\ny\nz\n"), "produce", "logs", "--partition", "1", "--timestamp", "1769860800123", "--server", f.addr); code != 0 {

@@ -355,6 +355,7 @@ func TestConsumeInterrupted(t *testing.T) {
 func TestTopicCommands(t *testing.T) {
 	f := newFake(t)
 	f.create("other", 1)
+	f.mu.topics["other"][0].damaged = true
 	f.mu.configs["topic logs"] = map[string]string{"retention.ms": "1000", "cleanup.policy": "compact"}
 	for _, c := range []struct {
 		in, args string
@@ -366,6 +367,8 @@ func TestTopicCommands(t *testing.T) {
 		{"", "topic list --json", "topic_list.json"},
 		{"", "topic describe logs", "topic_describe.txt"},
 		{"", "topic describe logs --json", "topic_describe.json"},
+		{"", "topic describe other", "topic_describe_damaged.txt"},
+		{"", "topic describe other --json", "topic_describe_damaged.json"},
 		{"", "topic delete logs", ""},
 	} {
 		out, words, code := leat(t.Context(), t, strings.NewReader(c.in), append(strings.Fields(c.args), "--server", f.addr)...)

@@ -42,6 +42,7 @@ type fakeLog struct {
 	batches [][]byte // with offsets
 	first   int64
 	next    int64
+	damaged bool
 }
 
 func newFake(t *testing.T) *fake {
@@ -260,6 +261,9 @@ func (f *fake) metadataLocked(req *kmsg.MetadataRequest, resp *kmsg.MetadataResp
 		for i := range logs {
 			p := kmsg.NewMetadataResponseTopicPartition()
 			p.Partition, p.Leader, p.LeaderEpoch, p.Replicas, p.ISR = int32(i), 1, 0, []int32{1}, []int32{1}
+			if logs[i].damaged {
+				p.OfflineReplicas = []int32{1}
+			}
 			topic.Partitions = append(topic.Partitions, p)
 		}
 		resp.Topics = append(resp.Topics, topic)

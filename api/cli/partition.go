@@ -77,14 +77,14 @@ func (c *PartitionListCmd) write(std IO, rows []partitionSize) error {
 	if c.JSON {
 		return quiet(writeJSON(std.Out, rows))
 	}
-	return quiet(writeTable(std.Out, []string{"TOPIC", "PARTITION", "LEADER", "START", "END", "SIZE"}, len(rows), func(i int) []string {
+	return quiet(writeTable(std.Out, []string{"TOPIC", "PARTITION", "LEADER", "OFFLINE", "START", "END", "SIZE"}, len(rows), func(i int) []string {
 		r := rows[i]
 		size := "-"
 		if r.Size != nil {
 			size = humanBytes(*r.Size)
 		}
 		return []string{
-			r.Topic, strconv.Itoa(int(r.Partition)), strconv.Itoa(int(r.Leader)),
+			r.Topic, strconv.Itoa(int(r.Partition)), strconv.Itoa(int(r.Leader)), r.offline(),
 			strconv.FormatInt(r.StartOffset, 10), strconv.FormatInt(r.EndOffset, 10), size,
 		}
 	}))

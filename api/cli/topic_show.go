@@ -84,9 +84,12 @@ type partitionRow struct {
 	LeaderEpoch int32   `json:"leader_epoch"`
 	Replicas    []int32 `json:"replicas"`
 	ISR         []int32 `json:"isr"`
+	Offline     []int32 `json:"offline"` // those that take no records, such as damaged ones
 	StartOffset int64   `json:"start_offset"`
 	EndOffset   int64   `json:"end_offset"`
 }
+
+func (r partitionRow) offline() string { return cmp.Or(joinIDs(r.Offline), "-") }
 
 // Run prints the topic, and then a row a partition.
 func (c *TopicDescribeCmd) Run(ctx context.Context, std IO) error {
@@ -111,12 +114,12 @@ func (c *TopicDescribeCmd) Run(ctx context.Context, std IO) error {
 		if err := detail.write(std.Out); err != nil {
 			return quiet(err)
 		}
-		header := []string{"PARTITION", "LEADER", "EPOCH", "REPLICAS", "ISR", "START", "END"}
+		header := []string{"PARTITION", "LEADER", "EPOCH", "REPLICAS", "ISR", "OFFLINE", "START", "END"}
 		return quiet(writeTable(std.Out, header, len(detail.Partitions), func(i int) []string {
 			p := detail.Partitions[i]
 			return []string{
 				strconv.Itoa(int(p.Partition)), strconv.Itoa(int(p.Leader)), strconv.Itoa(int(p.LeaderEpoch)),
-				joinIDs(p.Replicas), joinIDs(p.ISR), strconv.FormatInt(p.StartOffset, 10), strconv.FormatInt(p.EndOffset, 10),
+				joinIDs(p.Replicas), joinIDs(p.ISR), p.offline(), strconv.FormatInt(p.StartOffset, 10), strconv.FormatInt(p.EndOffset, 10),
 			}
 		}))
 	})
@@ -160,6 +163,7 @@ func describe(topic kmsg.MetadataResponseTopic, spans []span) topicDetail {
 	for _, p := range topic.Partitions {
 		detail.Partitions = append(detail.Partitions, partitionRow{
 			Partition: p.Partition, Leader: p.Leader, LeaderEpoch: p.LeaderEpoch, Replicas: p.Replicas, ISR: p.ISR,
+			Offline:     append([]int32{}, p.OfflineReplicas...),
 			StartOffset: byPartition[p.Partition].first, EndOffset: byPartition[p.Partition].end,
 		})
 	}
