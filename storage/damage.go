@@ -184,47 +184,55 @@ func (l *Log) examined(err error) error {
 // others by now, somebody else has examined it. The error is of reading.
 func (l *Log) examine(s *segment, known int) error {
 	l.examining.Lock()
-	defer l.examining.Unlock()
+	fresh, err := l.examineLocked(s, known)
+	l.examining.Unlock()
+	l.dir.found(l, fresh)
+	return err
+}
+
+// examineLocked does it with examining held, and returns the holes that nobody
+// knew.
+func (l *Log) examineLocked(s *segment, known int) ([]Hole, error) {
 	l.mu.RLock()
 	v := view{log: l, seg: s, tail: s.tail, sealed: s.indexOnDisk(), gaps: s.gaps}
 	newest, there := l.mu.epoch, slices.Contains(l.mu.segments, s)
 	l.mu.RUnlock()
 	if !there || len(v.gaps) != known {
-		return nil
+		return nil, nil
 	}
 	h, err := l.dir.files.acquire(s)
 	if errors.Is(err, errRetired) {
-		return nil
+		return nil, nil
 	}
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer l.dir.files.release(h)
 	info, err := h.Stat()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	anchors, indexed := l.anchors(&v)
 	doctor := salvage{f: h, seg: s, size: info.Size(), anchors: anchors, end: point{offset: v.tail.next, pos: v.tail.size}}
 	gaps, err := doctor.all(newest)
 	if err != nil {
-		return fmt.Errorf("examine %s: %w", s.logPath(), err)
+		return nil, fmt.Errorf("examine %s: %w", s.logPath(), err)
 	}
 	gaps = joinGaps(slices.Concat(v.gaps, gaps))
 	if len(gaps) == 0 && s.sealed.Load() {
 		if gaps, err = recount(h, s, &v.tail); err != nil {
-			return fmt.Errorf("examine %s: %w", s.logPath(), err)
+			return nil, fmt.Errorf("examine %s: %w", s.logPath(), err)
 		}
 	}
 	var index *tail
 	if !indexed {
 		if index, err = l.reindex(h, s, gaps, doctor.limit()); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	l.publishGaps(s, gaps, index)
-	s.unread.Store(nil) // all of it was read
-	return nil
+	fresh := l.publishGaps(s, gaps, index)
+	s.unread.Store(nil) // all of it was read, and who reads on knows the gaps
+	return fresh, nil
 }
 
 // recount compares a sealed segment of which each batch holds with the checksum
@@ -282,45 +290,43 @@ func (l *Log) reindex(h *handle, s *segment, gaps []gap, size int64) (*tail, err
 // wound adds a gap that somebody found in a segment, and fences the log.
 func (l *Log) wound(s *segment, g gap) {
 	l.examining.Lock()
-	defer l.examining.Unlock()
 	l.mu.RLock()
-	gaps, there := slices.Concat(s.gaps, []gap{g}), slices.Contains(l.mu.segments, s)
+	gaps := joinGaps(slices.Concat(s.gaps, []gap{g}))
 	l.mu.RUnlock()
-	if there {
-		l.publishGaps(s, joinGaps(gaps), nil)
-	}
+	fresh := l.publishGaps(s, gaps, nil)
+	l.examining.Unlock()
+	l.dir.found(l, fresh)
 }
 
-// publishGaps makes the gaps of a segment known. index is for one whose own is
-// damaged.
-func (l *Log) publishGaps(s *segment, gaps []gap, index *tail) {
+// publishGaps makes the gaps of a segment known, and returns the holes that
+// nobody knew. index is for a segment whose own is damaged. examining must be
+// held.
+func (l *Log) publishGaps(s *segment, gaps []gap, index *tail) (fresh []Hole) {
 	l.mu.Lock()
+	defer l.mu.Unlock()
 	if !slices.Contains(l.mu.segments, s) {
-		l.mu.Unlock()
-		return // a truncation may have cut the file meanwhile
+		return nil // a truncation may have cut the file meanwhile
 	}
 	before := l.holesLocked()
 	s.gaps = gaps
 	if index != nil {
 		s.entries, s.times, s.indexed = index.entries, index.times, true
 	}
-	found := l.holesLocked()
 	if len(gaps) > 0 && !l.fenced.Swap(true) {
 		l.mu.changed = true
 	}
-	l.mu.Unlock()
-	for _, d := range found {
-		if !slices.ContainsFunc(before, func(b Hole) bool { return b.From == d.From && b.To == d.To && b.Path == d.Path }) {
-			l.dir.found(l, d)
-		}
-	}
+	return slices.DeleteFunc(l.holesLocked(), func(h Hole) bool {
+		return slices.ContainsFunc(before, func(b Hole) bool { return b.From == h.From && b.To == h.To && b.Path == h.Path })
+	})
 }
 
-// found tells of a hole. No lock may be held.
-func (d *Dir) found(l *Log, hole Hole) {
-	d.metrics.holes.Inc()
-	if d.opts.OnDamage != nil {
-		d.opts.OnDamage(l, hole)
+// found tells of holes. No lock may be held.
+func (d *Dir) found(l *Log, holes []Hole) {
+	for _, h := range holes {
+		d.metrics.holes.Inc()
+		if d.opts.OnDamage != nil {
+			d.opts.OnDamage(l, h)
+		}
 	}
 }
 

@@ -133,6 +133,47 @@ func checkRepaired(t *testing.T, l *Log, m *model, lost map[int64]bool) {
 	waitDurable(t, l)
 }
 
+// A hole that is found while a repair ends keeps the log fenced, and the next
+// repair accepts it; and no lock is held while a hole is told.
+func TestHoleFoundDuringRepair(t *testing.T) {
+	t.Parallel()
+	fs, m, dir := damagedLog(t)
+	size := int64(len(m.batches[0]))
+	per := 260 / size
+	p := fileBytes(t, fs, path.Join(dir, segmentName(per, 0)+logSuffix))
+	p[70] ^= 1
+	setFile(t, fs, path.Join(dir, segmentName(per, 0)+logSuffix), p)
+	told := 0
+	d := openDir(t, fs, func(o *Options) {
+		o.OnDamage = func(l *Log, _ Hole) {
+			told++
+			if !l.examining.TryLock() {
+				t.Error("told under the lock that a read may need")
+				return
+			}
+			l.examining.Unlock()
+		}
+	})
+	l := openLog(t, d, damageConfig)
+	readAround(t, l, m)
+	if err := l.repair(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	first := l.mu.segments[0]
+	l.wound(first, gap{to: point{offset: 1, pos: size}, why: errChanged})
+	if err := l.unfence(); !errors.Is(err, ErrDamaged) || !l.Fenced() {
+		t.Fatalf("unfence: %v, fenced %v", err, l.Fenced())
+	}
+	if _, err := l.Repair(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	checkRepaired(t, l, m, map[int64]bool{0: true, per: true})
+	if told != 2 {
+		t.Errorf("told of %d holes", told)
+	}
+	mustClose(t, d)
+}
+
 // TestRepairCrash proves that a repair that dies at any operation leaves a log
 // that is repaired or can be, with every record that was not lost.
 func TestRepairCrash(t *testing.T) {

@@ -26,7 +26,8 @@ type Repaired struct {
 // takes records again. The damaged files stay in the quarantine. A log that is
 // lost begins anew at its end; the caller makes that start durable. All is
 // durable when Repair returns; a crash leaves the log fenced or repaired. A log
-// that is not fenced stays as it is.
+// that is not fenced stays as it is. ErrDamaged says that another hole was found
+// meanwhile, which the next Repair accepts.
 func (l *Log) Repair(ctx context.Context) (Repaired, error) {
 	if !l.enter() {
 		return Repaired{}, ErrClosed
@@ -397,9 +398,14 @@ func (l *Log) checkpointed() error {
 	return err
 }
 
-// unfence opens the log for records again.
+// unfence opens the log for records again. ErrDamaged if another hole was found
+// meanwhile: the log stays fenced, and another repair is needed.
 func (l *Log) unfence() error {
 	l.mu.Lock()
+	if len(l.holesLocked()) > 0 {
+		l.mu.Unlock()
+		return ErrDamaged
+	}
 	l.fenced.Store(false)
 	l.mu.epochs = epochs{}
 	l.mu.changed = true
@@ -411,16 +417,14 @@ func (l *Log) unfence() error {
 			l.dir.keeper.seal(l, s)
 		}
 	}
-	d := l.dir
-	d.mu.Lock()
-	rec, known := d.mu.checkpoint.records[l.id]
-	d.mu.Unlock()
-	if known && rec.corrupt {
+	if rec, known := l.dir.record(l.id); known && rec.corrupt {
 		rec.corrupt = false
-		d.setRecord(l.id, rec)
+		l.dir.setRecord(l.id, rec)
 	}
 	if err := l.checkpointed(); err != nil {
+		l.mu.Lock()
 		l.fenced.Store(true)
+		l.mu.Unlock()
 		return err
 	}
 	l.shed()

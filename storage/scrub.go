@@ -316,11 +316,20 @@ func (c *segmentScrub) wound(g gap, pos int64) {
 
 // rebuild makes the indexes anew from a .log that holds.
 func (c *segmentScrub) rebuild(why *badIndex) error {
-	t := c.dir.tables
 	if !c.log.enter() {
 		return errScrubEnded
 	}
 	defer c.log.leave()
+	err := c.replaceIndexes(why)
+	if errors.Is(err, errSync) {
+		c.dir.fail(err)
+	}
+	return err
+}
+
+// replaceIndexes does it, unless the segment has left its log.
+func (c *segmentScrub) replaceIndexes(why *badIndex) error {
+	t := c.dir.tables
 	t.repair.Lock()
 	defer t.repair.Unlock()
 	if c.dir.files.retired(c.seg) {
@@ -328,9 +337,5 @@ func (c *segmentScrub) rebuild(why *badIndex) error {
 	}
 	c.dir.opts.Logger.Warn("index file is damaged and is rebuilt from the log",
 		slog.String("path", why.path), slog.Any("err", why.err))
-	err := rebuildSealed(t, c.dir.files, c.seg, c.log.config.Load().IndexInterval)
-	if errors.Is(err, errSync) {
-		c.dir.fail(err)
-	}
-	return err
+	return rebuildSealed(t, c.dir.files, c.seg, c.log.config.Load().IndexInterval)
 }
