@@ -232,6 +232,16 @@ func (f *fold) done() idempotence {
 func (l *Log) producersAt(offset int64) (*producers, error) {
 	l.mu.RLock()
 	offset = min(offset, l.mu.durable.offset)
+	l.mu.RUnlock()
+	state, _, err := l.idempotenceAt(point{offset: offset, pos: -1})
+	return state.producers, err
+}
+
+// idempotenceAt is what the log knows of producers at a point, of which the
+// position may be unknown (-1), and the segments that it was learned from.
+func (l *Log) idempotenceAt(at point) (idempotence, []view, error) {
+	l.mu.RLock()
+	// Those below the start, too: they have what a snapshot may not have.
 	views := make([]view, len(l.mu.segments))
 	appends := make([]int64, len(views))
 	for i, s := range l.mu.segments {
@@ -239,13 +249,19 @@ func (l *Log) producersAt(offset int64) (*producers, error) {
 	}
 	snapshots := slices.DeleteFunc(slices.Clone(l.mu.snapshots), func(next int64) bool { return next < views[0].tail.base })
 	l.mu.RUnlock()
-	f := l.newFold(offset, snapshots)
+	f := l.newFold(at.offset, snapshots)
 	for i := range views {
-		if v := &views[i]; v.tail.base < offset {
-			if err := f.segment(v, appends[i], point{offset: -1}, v.tail.size); err != nil {
-				return nil, err
-			}
+		v := &views[i]
+		if v.tail.base >= at.offset {
+			break
+		}
+		limit := v.tail.size
+		if at.pos >= 0 && at.offset < v.tail.next {
+			limit = at.pos
+		}
+		if err := f.segment(v, appends[i], point{offset: -1}, limit); err != nil {
+			return idempotence{}, nil, err
 		}
 	}
-	return f.done().producers, nil
+	return f.done(), views, nil
 }

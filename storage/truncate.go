@@ -136,33 +136,12 @@ func (c *truncation) read(h *handle, at point) error {
 // fold finds out what is known of producers as of the new end, and the epoch
 // there if it is not known yet.
 func (c *truncation) fold(at point) error {
-	l := c.log
-	l.mu.RLock()
-	// Those below the start, too: they have what a snapshot may not have.
-	views := make([]view, len(l.mu.segments))
-	appends := make([]int64, len(views))
-	for i, s := range l.mu.segments {
-		views[i], appends[i] = view{log: l, seg: s, tail: s.tail, sealed: s.indexOnDisk()}, s.lastAppend
+	state, views, err := c.log.idempotenceAt(at)
+	if err != nil {
+		return err
 	}
-	first, start := views[0].seg.base, l.mu.start
-	snapshots := slices.DeleteFunc(slices.Clone(l.mu.snapshots), func(next int64) bool { return next < first })
-	l.mu.RUnlock()
-	f := l.newFold(at.offset, snapshots)
-	for i := range views {
-		v := &views[i]
-		limit := v.tail.size
-		if v.seg == c.old {
-			limit = at.pos
-		}
-		if v.tail.base > at.offset || v.tail.base == at.offset && limit == 0 {
-			break
-		}
-		if err := f.segment(v, appends[i], point{offset: -1}, limit); err != nil {
-			return err
-		}
-	}
-	c.state = f.done()
-	if c.fresh.size == 0 && at.offset > start {
+	c.state = state
+	if c.fresh.size == 0 && at.offset > c.log.Offsets().Start {
 		i := lastTrue(len(views), func(i int) bool { return views[i].tail.base < at.offset })
 		if i >= 0 {
 			epoch, err := views[i].firstEpoch(at.offset - 1)
