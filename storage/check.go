@@ -379,8 +379,14 @@ func (c *checker) cleanStop() {
 
 // names tells of what does not belong into the directory.
 func (c *checker) names(names []string) {
+	odd := false
 	for _, name := range names {
 		switch {
+		case name == trashDir || name == quarantineDir:
+			if err := oddDirectory(c.fs, c.root.path(name)); err != nil {
+				c.found(Damage, c.root.path(name), -1, "no server starts with it: %v", errors.Unwrap(err))
+				odd = true
+			}
 		case ours(name) || name == "lost+found" || strings.HasPrefix(name, "."):
 		case strings.HasSuffix(name, ".tmp") && ours(strings.TrimSuffix(name, ".tmp")):
 			c.found(Warning, c.root.path(name), -1, "it was left over by a write that was cut short")
@@ -389,7 +395,7 @@ func (c *checker) names(names []string) {
 		}
 	}
 	set, err := c.fs.List(c.root.path(quarantineDir))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err != nil && !errors.Is(err, fs.ErrNotExist) && !odd {
 		c.unreadable(c.root.path(quarantineDir), err)
 	}
 	c.report.Quarantined = len(set)

@@ -172,6 +172,9 @@ func (d *Dir) begin() (err error) {
 			_ = d.lock.Close()
 		}
 	}()
+	if err := d.checkDirectories(); err != nil {
+		return err
+	}
 	d.room.findBallast()
 	d.room.measure()
 	fsys := d.opts.FS

@@ -238,8 +238,9 @@
 // segments; the old files have a second name in quarantine/ before. Of two
 // batches of which either may have the wrong epoch both are given up.
 //
-// A directory that is missing, or that holds nothing that can be a log, is a hole
-// from the log's start to its end: the log is lost. Its end is the last
+// A directory that is missing, or that holds nothing that can be a log, such as one
+// in which something else than a file has a .log's name, is a hole from the log's
+// start to its end: the log is lost. Its end is the last
 // checkpoint's, and 2^32 more if the last run did not end cleanly, so that no
 // offset is given twice. Repair puts what is there into quarantine/ and begins
 // the log anew at that end.

@@ -27,6 +27,8 @@ type found struct {
 	sealed bool
 	whole  bool // both index files have it
 	torn   bool // an index file has something in it, but not its header
+	// odd is why what has the name of the .log is none; nil if it may be.
+	odd error
 }
 
 // recovery opens one partition's log.
@@ -104,6 +106,11 @@ func (r *recovery) open(ctx context.Context, n LogName) error {
 		}
 	}
 	r.split()
+	for _, f := range r.found {
+		if f.odd != nil {
+			return f.odd
+		}
+	}
 	if err := r.vouchBelow(); err != nil {
 		return err
 	}
@@ -246,15 +253,10 @@ func (r *recovery) list() error {
 	live := liveGenerations(names, r.dead)
 	for base, gen := range live {
 		s := newSegment(r.log.path, base, gen)
-		info, err := r.dir.opts.FS.Stat(s.logPath())
+		f, err := findSegment(r.dir.opts.FS, s)
 		if err != nil {
 			return err
 		}
-		f := found{seg: s, size: info.Size()}
-		if f.size > maxSegmentBytes {
-			return &CorruptError{Path: s.logPath(), Pos: maxSegmentBytes, Err: fmt.Errorf("the file has %d bytes", f.size)}
-		}
-		f.readSeals(r.dir.opts.FS)
 		r.found = append(r.found, f)
 	}
 	for _, name := range names {
