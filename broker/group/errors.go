@@ -1,0 +1,20 @@
+package group
+
+import "errors"
+
+// The errors of members' requests, with the codes of Kafka's protocol. Compare
+// with errors.Is.
+var (
+	ErrGone                 = errors.New("group is gone")                           // 15
+	ErrIllegalGeneration    = errors.New("generation is not the group's")           // 22
+	ErrInconsistentProtocol = errors.New("no protocol is common to all members")    // 23
+	ErrInvalidGroupID       = errors.New("invalid group id")                        // 24
+	ErrUnknownMember        = errors.New("unknown member")                          // 25
+	ErrInvalidSession       = errors.New("session timeout is out of range")         // 26
+	ErrRebalanceInProgress  = errors.New("group is rebalancing")                    // 27
+	ErrNotEmpty             = errors.New("group is not empty")                      // 68
+	ErrMemberIDRequired     = errors.New("join again with the member id given")     // 79
+	ErrFull                 = errors.New("group has as many members as it may")     // 81
+	ErrFencedInstance       = errors.New("a newer member has the same instance id") // 82
+	ErrSubscribed           = errors.New("group is subscribed to the topic")        // 86
+)
