@@ -39,8 +39,9 @@ var layers = map[string]layer{
 	"replication/controller": {floor: 2, may: []string{"storage", "storage/meta", "storage/record"}},
 	"auth":                   {floor: 2, may: []string{"storage/meta"}},
 
+	"broker/group": {floor: 3},
 	"broker": {floor: 3, may: []string{
-		"auth", "replication", "replication/controller", "storage", "storage/disk", "storage/meta", "storage/record",
+		"auth", "broker/group", "replication", "replication/controller", "storage", "storage/disk", "storage/meta", "storage/record",
 	}},
 
 	"api":       {floor: 4, may: []string{"auth", "broker", "storage/record"}},

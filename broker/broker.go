@@ -36,6 +36,7 @@ type Broker struct {
 	proposer controller.Proposer
 	metrics  *metrics
 	ids      producerIDs
+	groups   coordinators
 	// done ends with ErrShuttingDown when Close begins, and wakes every wait.
 	done context.Context
 	stop context.CancelCauseFunc
@@ -64,7 +65,7 @@ func Open(ctx context.Context, opts Options) (*Broker, error) {
 		return nil, err
 	}
 	b := &Broker{opts: opts, log: opts.Logger.With(slog.String("component", "broker")), static: static, admin: newTurn(), recheck: make(chan struct{}, 1)}
-	b.ids.turn = newTurn()
+	b.ids.turn, b.groups = newTurn(), newCoordinators()
 	b.done, b.stop = context.WithCancelCause(context.WithoutCancel(ctx))
 	b.mu.topics, b.mu.parts = map[TopicID]*topic{}, map[storage.ID]*partition{}
 	b.metrics = newMetrics(opts.Registerer, b)
@@ -75,6 +76,9 @@ func Open(ctx context.Context, opts Options) (*Broker, error) {
 	b.dir.SetLowWater(b.configs().number(diskLow))
 	b.loops.Go(b.retain)
 	b.loops.Go(b.compact)
+	b.loops.Go(b.keepOffsets)
+	b.startShards()
+	b.purgeSoon() // a crash may have come between the end of a topic and that of its offsets
 	return b, nil
 }
 
@@ -331,7 +335,7 @@ func (b *Broker) resolve(p auth.Principal, op auth.Operation, ref TopicRef) (*co
 		if !b.allowed(p, op, t.Name) {
 			return nil, fmt.Errorf("%w: %q", ErrTopicAuthorization, t.Name)
 		}
-		return t, nil
+		return t, checkReserved(op, t.Name)
 	}
 	if err := CheckTopicName(ref.Name); err != nil {
 		return nil, err
@@ -343,7 +347,7 @@ func (b *Broker) resolve(p auth.Principal, op auth.Operation, ref TopicRef) (*co
 	if t == nil {
 		return nil, fmt.Errorf("%w: %q", ErrUnknownTopic, ref.Name)
 	}
-	return t, nil
+	return t, checkReserved(op, t.Name)
 }
 
 // partition finds a partition that this node serves.

@@ -3,6 +3,7 @@ package broker
 import (
 	"errors"
 
+	"leat/broker/group"
 	"leat/replication/controller"
 	"leat/storage"
 	"leat/storage/record"
@@ -30,6 +31,11 @@ var (
 	ErrCorruptRecord           = errors.New("records are damaged")
 	ErrElectionNotNeeded       = errors.New("election not needed")
 	ErrPolicyViolation         = errors.New("policy violation")
+	ErrGroupAuthorization      = errors.New("group authorization failed")
+	ErrCoordinatorLoading      = errors.New("coordinator is loading")
+	ErrCoordinatorNotAvailable = errors.New("coordinator is not available")
+	ErrUnknownGroup            = errors.New("unknown group")
+	ErrMetadataTooLarge        = errors.New("offset metadata is too large")
 )
 
 // Errors that come up from the log, the batch format and the metadata,
@@ -56,6 +62,22 @@ var (
 	ErrExpandsTooLarge    = record.ErrTooLarge
 	ErrUnsupportedCodec   = record.ErrUnsupportedCodec
 	ErrTimestamp          = record.ErrTimestamp
+)
+
+// Errors of groups, re-exported likewise.
+var (
+	ErrGroupGone            = group.ErrGone
+	ErrIllegalGeneration    = group.ErrIllegalGeneration
+	ErrInconsistentProtocol = group.ErrInconsistentProtocol
+	ErrInvalidGroupID       = group.ErrInvalidGroupID
+	ErrUnknownMember        = group.ErrUnknownMember
+	ErrInvalidSession       = group.ErrInvalidSession
+	ErrRebalanceInProgress  = group.ErrRebalanceInProgress
+	ErrGroupNotEmpty        = group.ErrNotEmpty
+	ErrMemberIDRequired     = group.ErrMemberIDRequired
+	ErrGroupFull            = group.ErrFull
+	ErrFencedInstance       = group.ErrFencedInstance
+	ErrGroupSubscribed      = group.ErrSubscribed
 )
 
 // OffsetError says which offset was asked for and what there is. It unwraps to

@@ -114,8 +114,17 @@ func (b *Broker) CreateTopics(ctx context.Context, p auth.Principal, specs []Top
 	return results
 }
 
-// reserved are the topics that only the server itself will make.
-var reserved = []string{"__consumer_offsets", "__transaction_state"}
+// reserved are the topics that only the server itself makes, writes and removes.
+var reserved = []string{offsetsTopic, "__transaction_state"}
+
+// checkReserved refuses what clients may not do to the server's own topics: all
+// but read and describe them.
+func checkReserved(op auth.Operation, topic string) error {
+	if op != auth.Read && op != auth.Describe && op != auth.DescribeConfigs && slices.Contains(reserved, topic) {
+		return fmt.Errorf("%w: %q is reserved for the server", ErrInvalidTopic, topic)
+	}
+	return nil
+}
 
 // plan checks one topic to make and resolves its defaults.
 func (b *Broker) plan(p auth.Principal, spec *TopicSpec) (controller.NewTopic, error) {
@@ -123,8 +132,8 @@ func (b *Broker) plan(p auth.Principal, spec *TopicSpec) (controller.NewTopic, e
 	if err := CheckTopicName(spec.Name); err != nil {
 		return none, err
 	}
-	if slices.Contains(reserved, spec.Name) {
-		return none, fmt.Errorf("%w: %q is reserved for the server", ErrInvalidTopic, spec.Name)
+	if err := checkReserved(auth.Create, spec.Name); err != nil {
+		return none, err
 	}
 	if b.allowedCluster(p, auth.Create) != nil && !b.allowed(p, auth.Create, spec.Name) {
 		return none, fmt.Errorf("%w: %q", ErrTopicAuthorization, spec.Name)
@@ -349,6 +358,7 @@ func (b *Broker) remove(ctx context.Context, ev *controller.DeleteTopics) ([]err
 	}
 	left := b.dir.Remove(logs...)
 	b.forgetStarts(removed)
+	b.purgeSoon()
 	if left != nil {
 		// The topics are gone for clients; the next start removes the rest.
 		b.log.Error("removed topics left data behind", slog.Any("err", left))
@@ -407,7 +417,7 @@ func (b *Broker) describe(t *controller.Topic) Topic {
 }
 
 func describe(t *controller.Topic) Topic {
-	out := Topic{Name: t.Name, ID: t.ID, Partitions: make([]Partition, len(t.Partitions))}
+	out := Topic{Name: t.Name, ID: t.ID, Internal: slices.Contains(reserved, t.Name), Partitions: make([]Partition, len(t.Partitions))}
 	for i, p := range t.Partitions {
 		out.Partitions[i] = Partition{
 			Index: int32(i), Leader: p.Leader, LeaderEpoch: p.LeaderEpoch, Replicas: p.Replicas, ISR: p.ISR,

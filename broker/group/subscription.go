@@ -2,8 +2,8 @@ package group
 
 import "encoding/binary"
 
-// consumerType is the protocol type of consumers, whose metadata names topics.
-const consumerType = "consumer"
+// ConsumerType is the protocol type of consumers, whose metadata names topics.
+const ConsumerType = "consumer"
 
 // Subscribes reports whether a member reads the topic, so that its offsets are
 // in use. Where that cannot be told it is so: what a member of another type, or
@@ -12,7 +12,7 @@ func (g *Group) Subscribes(topic string) bool {
 	if len(g.members) == 0 {
 		return false
 	}
-	if g.protocolType != consumerType || g.protocol == "" {
+	if g.protocolType != ConsumerType || g.protocol == "" {
 		return true
 	}
 	for _, m := range g.members {

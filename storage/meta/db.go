@@ -306,29 +306,12 @@ func (b *Batch) DeleteRange(from, to []byte) { _ = b.pebble.DeleteRange(from, to
 // on the disk is not known before a restart. The error of Options.Room changed
 // nothing, and b can be committed later.
 func (db *DB) Commit(b *Batch) error {
-	if err := db.err(); err != nil {
-		return err
-	}
-	if db.room != nil {
-		if err := db.room(int64(b.pebble.Len())); err != nil {
-			return fmt.Errorf("commit: %w", err)
-		}
-	}
-	err := db.unlessFailed(func() error {
+	return db.apply("commit", b, func() error {
 		if err := db.pebble.Apply(b.pebble, pebble.Sync); err != nil {
 			return err
 		}
 		return b.pebble.Close()
 	})
-	if err != nil {
-		db.fail(err)
-	}
-	// Pebble reports a failed commit to its logger and returns nil, so the
-	// failure noted there is the answer.
-	if err := db.err(); err != nil {
-		return fmt.Errorf("commit: %w", err)
-	}
-	return nil
 }
 
 // Close writes what is in the WAL into a table, so that the next Open has

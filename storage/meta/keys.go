@@ -11,11 +11,14 @@ import "encoding/binary"
 //	"A"                     last applied index, u64        replication
 //	"B" "s" topic id,       first offset of a log that     broker
 //	        partition u32   this node holds, u64
+//	"G" partition u32 …     groups and offsets, see        broker
+//	                        broker/offsetstore.go
 const (
 	PrefixLog     = 'L'
 	PrefixState   = 'S'
 	PrefixApplied = 'A'
 	PrefixBroker  = 'B'
+	PrefixGroups  = 'G'
 )
 
 // LogKey is the key of the metadata log entry at index.

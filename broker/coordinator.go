@@ -1,0 +1,254 @@
+package broker
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"log/slog"
+	"math"
+	"sync"
+	"time"
+
+	"leat/auth"
+	"leat/broker/group"
+	"leat/replication/controller"
+	"leat/storage"
+)
+
+// coordinators are the shards of this node: none until the first group comes or
+// the offsets topic is there at the start.
+type coordinators struct {
+	// making is the turn of who makes the offsets topic.
+	making turn
+	// purge has room for the word that offsets of topics that are gone are to be
+	// removed.
+	purge chan struct{}
+	mu    struct {
+		sync.RWMutex
+		shards []*shard // by partition
+	}
+}
+
+func newCoordinators() coordinators {
+	return coordinators{making: newTurn(), purge: make(chan struct{}, 1)}
+}
+
+func (c *coordinators) all() []*shard {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return c.mu.shards
+}
+
+// startShards begins to coordinate if the offsets topic is there.
+func (b *Broker) startShards() {
+	t := b.proposer.State().TopicNamed(offsetsTopic)
+	if t == nil || len(b.groups.all()) > 0 {
+		return
+	}
+	cfg := b.groupConfig()
+	var shards []*shard
+	for i := range t.Partitions {
+		part, err := b.partition(t, int32(i))
+		if err != nil {
+			b.log.Error("groups of a partition are not served", slog.Int("offsets_partition", i), slog.Any("err", err))
+		}
+		shards = append(shards, b.newShard(part, cfg))
+	}
+	b.groups.mu.Lock()
+	b.groups.mu.shards = shards
+	b.groups.mu.Unlock()
+	for _, s := range shards {
+		b.loops.Go(s.run)
+	}
+}
+
+func (b *Broker) groupConfig() *group.Config {
+	c := b.configs()
+	return &group.Config{
+		MinSession:   millis(c.number("group.min.session.timeout.ms")),
+		MaxSession:   millis(c.number("group.max.session.timeout.ms")),
+		InitialDelay: millis(c.number("group.initial.rebalance.delay.ms")),
+		MaxSize:      int(c.number("group.max.size")),
+		NewMemberID:  func(name string) string { return name + "-" + rand.Text() },
+	}
+}
+
+// shard is the coordinator of a group; nil if nobody ever made a group and none
+// is to be made.
+func (b *Broker) shard(ctx context.Context, id string, create bool) (*shard, error) {
+	shards := b.groups.all()
+	if len(shards) == 0 {
+		if !create {
+			return nil, nil
+		}
+		if err := b.makeOffsetsTopic(ctx); err != nil {
+			return nil, fmt.Errorf("%w: %w", ErrCoordinatorNotAvailable, err)
+		}
+		shards = b.groups.all()
+	}
+	return shards[offsetsPartition(id, int32(len(shards)))], nil
+}
+
+// offsetsConfigs are the configs of the offsets topic: one operation is one
+// batch, whatever it commits.
+var offsetsConfigs = map[string]string{
+	"cleanup.policy": "compact", "segment.bytes": "104857600", "max.message.bytes": "67108864", "compression.type": "producer",
+	"flush.messages": "1",
+}
+
+func (b *Broker) makeOffsetsTopic(ctx context.Context) error {
+	if err := b.take(ctx, b.groups.making); err != nil {
+		return err
+	}
+	defer b.groups.making.give()
+	if b.proposer.State().TopicNamed(offsetsTopic) == nil {
+		ev := &controller.CreateTopics{Topics: []controller.NewTopic{{
+			ID: storage.NewTopicID(), Name: offsetsTopic, Partitions: int32(b.configs().number("offsets.topic.num.partitions")),
+			Replication: 1, Configs: offsetsConfigs,
+		}}}
+		if errs, _ := b.create(ctx, ev, false); errs[0] != nil {
+			return errs[0]
+		}
+	}
+	b.startShards()
+	for _, s := range b.groups.all() {
+		select { // there is nothing to load
+		case <-s.loaded:
+		case <-b.done.Done():
+			return ErrShuttingDown
+		}
+	}
+	return nil
+}
+
+// allowedGroup is nil if p may do op to a group.
+func (b *Broker) allowedGroup(p auth.Principal, op auth.Operation, id string) error {
+	if !b.opts.Authorizer.Allowed(p, op, auth.Resource{Type: auth.Group, Name: id}) {
+		return fmt.Errorf("%w: %q", ErrGroupAuthorization, id)
+	}
+	return nil
+}
+
+// ask has fn called by the shard of a group, and waits until fn has answered.
+// fn must see to it that done is called once.
+func ask[T any](ctx context.Context, s *shard, fn func(now time.Time, done func(T))) (reply T, err error) {
+	answered := make(chan T, 1)
+	if err := s.submit(ctx, func(now time.Time) { fn(now, func(r T) { answered <- r }) }); err != nil {
+		return reply, err
+	}
+	select {
+	case reply = <-answered:
+		return reply, nil
+	case <-ctx.Done():
+		return reply, context.Cause(ctx)
+	case <-s.broker.done.Done():
+		return reply, ErrShuttingDown
+	}
+}
+
+// keepOffsets removes the offsets that nobody needs any more, until the broker
+// closes: those of topics that are gone at once, and those of groups that were
+// left alone for offsets.retention.minutes.
+func (b *Broker) keepOffsets() {
+	interval := func() time.Duration { return millis(b.configs().number("offsets.retention.check.interval.ms")) }
+	timer := time.NewTimer(interval())
+	defer timer.Stop()
+	for {
+		expire := false
+		select {
+		case <-b.done.Done():
+			return
+		case <-b.groups.purge:
+		case <-timer.C:
+			expire = true
+			timer.Reset(interval())
+		}
+		for _, s := range b.groups.all() {
+			if err := s.sweep(b.done, expire); err != nil && b.done.Err() == nil {
+				b.log.Warn("offsets that are not needed were kept", slog.Any("err", err))
+			}
+		}
+	}
+}
+
+// purgeSoon has the offsets removed of topics that are gone.
+func (b *Broker) purgeSoon() {
+	select {
+	case b.groups.purge <- struct{}{}:
+	default: // it is due already
+	}
+}
+
+// sweep looks through the store for groups with offsets that may go, and has the
+// shard look at each of those.
+func (s *shard) sweep(ctx context.Context, expire bool) error {
+	select {
+	case <-s.loaded:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	if s.failed != nil {
+		return nil
+	}
+	now, keep, state := s.now().UnixMilli(), s.retention(), s.broker.proposer.State()
+	var due []string
+	err := s.store.offsets("", true, func(id, _ string, _ int32, o *committed) error {
+		old := expire && (o.expires >= 0 && now >= o.expires || o.expires < 0 && now-o.at >= keep)
+		if gone := state.Topic(o.topic) == nil; (old || gone) && (len(due) == 0 || due[len(due)-1] != id) {
+			due = append(due, id)
+		}
+		return nil
+	})
+	for _, id := range due {
+		if err != nil {
+			return err
+		}
+		var failed error
+		failed, err = ask(ctx, s, func(_ time.Time, done func(error)) {
+			s.whenQuiet(func(now time.Time) { done(s.expire(id, now, expire)) })
+		})
+		if err == nil {
+			err = failed
+		}
+	}
+	return err
+}
+
+// retention is how long offsets are kept, in ms.
+func (s *shard) retention() int64 {
+	minutes := s.broker.configs().number("offsets.retention.minutes")
+	return min(minutes, math.MaxInt64/60_000) * 60_000
+}
+
+// expire removes the offsets of a group that may go (KIP-211). While a group has
+// members, what they read is kept; when the last one leaves the time begins.
+func (s *shard) expire(id string, now time.Time, byAge bool) error {
+	h, err := s.group(id, false, now)
+	if err != nil || h == nil {
+		return err
+	}
+	state, since := h.State()
+	keep, topics, kept := s.retention(), s.broker.proposer.State(), 0
+	err = s.store.offsets(id, false, func(_, topic string, partition int32, o *committed) error {
+		from := o.at
+		if state == group.Empty && h.ProtocolType() != "" {
+			from = max(from, since.UnixMilli())
+		}
+		inUse := state != group.Empty && h.Subscribes(topic)
+		switch {
+		case topics.Topic(o.topic) == nil:
+		case byAge && o.expires >= 0 && now.UnixMilli() >= o.expires:
+		case byAge && o.expires < 0 && !inUse && now.UnixMilli()-from >= keep:
+		default:
+			kept++
+			return nil
+		}
+		s.change(h, change{group: id, topic: topic, partition: partition})
+		return nil
+	})
+	if err == nil && kept == 0 && h.Idle() {
+		s.change(h, change{group: id})
+	}
+	s.forget(h)
+	return err
+}

@@ -1,0 +1,188 @@
+package broker
+
+import (
+	"errors"
+	"fmt"
+	"time"
+	"unicode/utf16"
+
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"leat/broker/group"
+)
+
+// offsetsTopic holds the groups and their offsets: a compacted topic of the
+// server's own, in Kafka's record formats, so that tools that read it work.
+const offsetsTopic = "__consumer_offsets"
+
+// The versions of keys and values that are written. Readers of Kafka's tools
+// tell what a record is by the version of its key.
+const (
+	offsetKeyVersion     = 1
+	groupKeyVersion      = 2
+	offsetValueVersion   = 4 // has the topic's id
+	expiringValueVersion = 1 // the only one with a time of its own
+	groupValueVersion    = 3
+)
+
+// offsetsPartition is the partition of the offsets topic that a group belongs
+// to, as Kafka's tools reckon: Java's hash of the id.
+func offsetsPartition(group string, partitions int32) int32 {
+	var h int32
+	for _, c := range utf16.Encode([]rune(group)) {
+		h = 31*h + int32(c)
+	}
+	return h & 0x7fffffff % partitions
+}
+
+// change is one record of the offsets topic: what was committed for a partition
+// of a topic, or, without a topic, who is in the group. nil removes it.
+type change struct {
+	group     string
+	topic     string
+	partition int32
+	offset    *committed
+	members   *group.Record
+}
+
+// committed is an offset as it was committed.
+type committed struct {
+	topic    TopicID
+	offset   int64
+	epoch    int32 // of the leader, -1 if the client did not say
+	metadata string
+	at       int64 // wall clock, ms
+	expires  int64 // wall clock, ms; -1 for the server's rules
+}
+
+// key is the record's key.
+func (c *change) key() []byte {
+	if c.topic == "" {
+		k := kmsg.GroupMetadataKey{Version: groupKeyVersion, Group: c.group}
+		return k.AppendTo(nil)
+	}
+	k := kmsg.OffsetCommitKey{Version: offsetKeyVersion, Group: c.group, Topic: c.topic, Partition: c.partition}
+	return k.AppendTo(nil)
+}
+
+// value is the record's value; nil is a tombstone.
+func (c *change) value() []byte {
+	switch {
+	case c.offset != nil:
+		return c.offset.encode()
+	case c.members != nil:
+		return encodeMembers(c.members)
+	default:
+		return nil
+	}
+}
+
+func (o *committed) encode() []byte {
+	v := kmsg.OffsetCommitValue{
+		Version: offsetValueVersion, Offset: o.offset, LeaderEpoch: o.epoch, Metadata: o.metadata,
+		CommitTimestamp: o.at, ExpireTimestamp: o.expires, TopicID: o.topic,
+	}
+	if o.expires >= 0 {
+		v.Version = expiringValueVersion
+	}
+	return v.AppendTo(nil)
+}
+
+func decodeOffset(p []byte) (*committed, error) {
+	v := kmsg.OffsetCommitValue{LeaderEpoch: -1, ExpireTimestamp: -1}
+	if err := v.ReadFrom(p); err != nil {
+		return nil, fmt.Errorf("committed offset: %w", err)
+	}
+	return &committed{
+		topic: v.TopicID, offset: v.Offset, epoch: v.LeaderEpoch, metadata: v.Metadata, at: v.CommitTimestamp, expires: v.ExpireTimestamp,
+	}, nil
+}
+
+func encodeMembers(r *group.Record) []byte {
+	v := kmsg.GroupMetadataValue{
+		Version: groupValueVersion, ProtocolType: r.ProtocolType, Generation: r.Generation, CurrentStateTimestamp: r.Since.UnixMilli(),
+	}
+	if r.Protocol != "" {
+		v.Protocol = &r.Protocol
+	}
+	if r.Leader != "" {
+		v.Leader = &r.Leader
+	}
+	for i := range r.Members {
+		m := &r.Members[i]
+		out := kmsg.GroupMetadataValueMember{
+			MemberID: m.ID, ClientID: m.ClientID, ClientHost: m.Host, RebalanceTimeoutMillis: int32(m.RebalanceTimeout.Milliseconds()),
+			SessionTimeoutMillis: int32(m.Session.Milliseconds()), Subscription: m.Metadata, Assignment: m.Assignment,
+		}
+		if m.InstanceID != "" {
+			out.InstanceID = &m.InstanceID
+		}
+		v.Members = append(v.Members, out)
+	}
+	return v.AppendTo(nil)
+}
+
+func decodeMembers(p []byte) (*group.Record, error) {
+	v := kmsg.GroupMetadataValue{CurrentStateTimestamp: -1}
+	if err := v.ReadFrom(p); err != nil {
+		return nil, fmt.Errorf("group: %w", err)
+	}
+	text := func(s *string) string {
+		if s == nil {
+			return ""
+		}
+		return *s
+	}
+	r := &group.Record{ProtocolType: v.ProtocolType, Protocol: text(v.Protocol), Leader: text(v.Leader), Generation: v.Generation}
+	if v.CurrentStateTimestamp >= 0 {
+		r.Since = time.UnixMilli(v.CurrentStateTimestamp)
+	}
+	for i := range v.Members {
+		m := &v.Members[i]
+		out := group.Member{
+			ID: m.MemberID, InstanceID: text(m.InstanceID), ClientID: m.ClientID, Host: m.ClientHost,
+			Session: time.Duration(m.SessionTimeoutMillis) * time.Millisecond, Metadata: m.Subscription, Assignment: m.Assignment,
+		}
+		// Version 0 has no timeout of its own.
+		if out.RebalanceTimeout = time.Duration(m.RebalanceTimeoutMillis) * time.Millisecond; out.RebalanceTimeout < 0 {
+			out.RebalanceTimeout = out.Session
+		}
+		r.Members = append(r.Members, out)
+	}
+	return r, nil
+}
+
+// errForeignRecord says that a record of the offsets topic is of a kind that
+// this version does not know: readers skip it, as Kafka's do.
+var errForeignRecord = errors.New("record of an unknown kind")
+
+// decodeChange reads a record of the offsets topic.
+func decodeChange(key, value []byte) (c change, err error) {
+	if len(key) < 2 {
+		return c, errForeignRecord
+	}
+	switch version := int16(key[0])<<8 | int16(key[1]); version {
+	case 0, offsetKeyVersion:
+		var k kmsg.OffsetCommitKey
+		if err := k.ReadFrom(key); err != nil {
+			return c, fmt.Errorf("key of a committed offset: %w", err)
+		}
+		c = change{group: k.Group, topic: k.Topic, partition: k.Partition}
+		if value != nil {
+			c.offset, err = decodeOffset(value)
+		}
+		return c, err
+	case groupKeyVersion:
+		var k kmsg.GroupMetadataKey
+		if err := k.ReadFrom(key); err != nil {
+			return c, fmt.Errorf("key of a group: %w", err)
+		}
+		c.group = k.Group
+		if value != nil {
+			c.members, err = decodeMembers(value)
+		}
+		return c, err
+	default:
+		return c, fmt.Errorf("%w: key version %d", errForeignRecord, version)
+	}
+}

@@ -1,0 +1,182 @@
+package broker
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"leat/storage/meta"
+)
+
+// offsetStore is what a partition of the offsets topic says, in the metadata
+// store, so that nobody need read the log for it. Every batch of changes stands
+// beside the offset up to which they reach: the log is the truth, and the store
+// is as of some point in it. Keys, behind the partition's prefix:
+//
+//	"A"                              applied: format u8, topic id [16], next offset u64
+//	"N" group                        the group exists
+//	"O" len(group) group topic u32   value of the newest offset record
+//	"M" group                        value of the newest group record
+//
+// len is a uvarint; a topic's name has no byte that a partition number could be
+// taken for, for the number is always the last four.
+type offsetStore struct {
+	db     *meta.DB
+	topic  TopicID // of the offsets topic
+	prefix []byte
+}
+
+const storeFormat = 1
+
+func newOffsetStore(db *meta.DB, topic TopicID, partition int32) *offsetStore {
+	return &offsetStore{db: db, topic: topic, prefix: binary.BigEndian.AppendUint32([]byte{meta.PrefixGroups}, uint32(partition))}
+}
+
+func (s *offsetStore) key(kind byte, rest ...string) []byte {
+	k := append(append(make([]byte, 0, 64), s.prefix...), kind)
+	for _, r := range rest {
+		k = append(k, r...)
+	}
+	return k
+}
+
+// offsetsOf is the prefix of a group's offsets.
+func (s *offsetStore) offsetsOf(group string) []byte {
+	return append(binary.AppendUvarint(s.key('O'), uint64(len(group))), group...)
+}
+
+func (s *offsetStore) offsetKey(group, topic string, partition int32) []byte {
+	return binary.BigEndian.AppendUint32(append(s.offsetsOf(group), topic...), uint32(partition))
+}
+
+// parseOffsetKey splits what follows the kind of an offset's key.
+func parseOffsetKey(k []byte) (group, topic string, partition int32, ok bool) {
+	n, size := binary.Uvarint(k)
+	if size <= 0 || uint64(len(k)-size) < n || len(k)-size-int(n) < 4 {
+		return "", "", 0, false
+	}
+	k = k[size:]
+	last := len(k) - 4
+	return string(k[:n]), string(k[n:last]), int32(binary.BigEndian.Uint32(k[last:])), true
+}
+
+// applied is the offset up to which the store has the log; 0 for a store of
+// another topic, or none.
+func (s *offsetStore) applied() (int64, error) {
+	v, err := s.db.Get(s.key('A'))
+	switch {
+	case errors.Is(err, meta.ErrNotFound):
+		return 0, nil
+	case err != nil:
+		return 0, err
+	case len(v) != 25 || v[0] != storeFormat || TopicID(v[1:17]) != s.topic:
+		return 0, nil
+	default:
+		return int64(binary.BigEndian.Uint64(v[17:])), nil
+	}
+}
+
+// wipe forgets everything.
+func (s *offsetStore) wipe() error {
+	b := s.db.NewBatch()
+	end := append([]byte(nil), s.prefix...)
+	for i := len(end) - 1; ; i-- {
+		if end[i]++; end[i] != 0 {
+			break
+		}
+	}
+	b.DeleteRange(s.prefix, end)
+	return s.db.Commit(b)
+}
+
+// apply takes changes over that reach up to the offset next. With sync it is
+// durable when it returns, all that was applied before included.
+func (s *offsetStore) apply(changes []change, next int64, sync bool) error {
+	b := s.db.NewBatch()
+	for i := range changes {
+		c := &changes[i]
+		k, v := s.key('M', c.group), c.value()
+		if c.topic != "" {
+			k = s.offsetKey(c.group, c.topic, c.partition)
+		}
+		if v == nil {
+			b.Delete(k)
+			if c.topic == "" {
+				b.Delete(s.key('N', c.group))
+			}
+			continue
+		}
+		b.Set(k, v)
+		b.Set(s.key('N', c.group), nil)
+	}
+	v := append([]byte{storeFormat}, s.topic[:]...)
+	b.Set(s.key('A'), binary.BigEndian.AppendUint64(v, uint64(next)))
+	if sync {
+		return s.db.Commit(b)
+	}
+	return s.db.CommitLazy(b)
+}
+
+// offset finds what was committed; nil for nothing.
+func (s *offsetStore) offset(group, topic string, partition int32) (*committed, error) {
+	v, err := s.db.Get(s.offsetKey(group, topic, partition))
+	if errors.Is(err, meta.ErrNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return decodeOffset(v)
+}
+
+// offsets calls fn for each offset of a group, or of all groups with all, by
+// group, topic and partition.
+func (s *offsetStore) offsets(group string, all bool, fn func(group, topic string, partition int32, o *committed) error) error {
+	kind := s.key('O')
+	prefix := kind
+	if !all {
+		prefix = s.offsetsOf(group)
+	}
+	return s.db.Scan(prefix, func(k, v []byte) error {
+		g, topic, partition, ok := parseOffsetKey(k[len(kind):])
+		if !ok {
+			return fmt.Errorf("key of an offset: %x", k)
+		}
+		o, err := decodeOffset(v)
+		if err != nil {
+			return err
+		}
+		return fn(g, topic, partition, o)
+	})
+}
+
+// members finds who is in a group, encoded; nil for nobody ever.
+func (s *offsetStore) members(group string) ([]byte, error) {
+	v, err := s.db.Get(s.key('M', group))
+	if errors.Is(err, meta.ErrNotFound) {
+		return nil, nil
+	}
+	return v, err
+}
+
+// groups calls fn with the name of each group, in order.
+func (s *offsetStore) groups(fn func(group string) error) error {
+	kind := s.key('N')
+	return s.db.Scan(kind, func(k, _ []byte) error { return fn(string(k[len(kind):])) })
+}
+
+// has says whether there is such a group.
+func (s *offsetStore) has(group string) (bool, error) {
+	_, err := s.db.Get(s.key('N', group))
+	if errors.Is(err, meta.ErrNotFound) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// eachMembers calls fn for each group that ever had members.
+func (s *offsetStore) eachMembers(fn func(group string, v []byte) error) error {
+	kind := s.key('M')
+	return s.db.Scan(kind, func(k, v []byte) error { return fn(string(k[len(kind):]), bytes.Clone(v)) })
+}

@@ -1,0 +1,623 @@
+package broker
+
+import (
+	"container/heap"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"leat/broker/group"
+	"leat/storage/record"
+)
+
+const (
+	// shardQueue is how many requests wait for a shard; beyond that their
+	// callers wait to get in.
+	shardQueue = 256
+	// maxRounds is how many rounds of changes may be on their way to the disk.
+	// While they are, requests gather for the next: many small commits share
+	// one batch and one sync.
+	maxRounds = 2
+	// roundBytes ends a round.
+	roundBytes = 256 << 10
+	// storeSync is how long changes of the store may wait for the disk. The log
+	// has them, so this only bounds what a start reads again.
+	storeSync = time.Second
+)
+
+// shard is the coordinator of the groups of one partition of the offsets topic:
+// one goroutine, so that all that happens to a group happens in one order. What
+// requests change is gathered into rounds; a round is one batch of the log, and
+// its answers go out when the batch is committed and the store has it.
+type shard struct {
+	broker *Broker
+	part   *partition
+	store  *offsetStore
+	config *group.Config
+	log    *slog.Logger
+
+	requests chan func(now time.Time)
+	// loaded is closed once the shard serves; failed is then why it does not.
+	loaded chan struct{}
+	failed error
+	// synced is the offset up to which the store is durable: compaction keeps
+	// what is behind it.
+	synced atomic.Int64
+
+	// The rest is of the shard's goroutine.
+	groups map[string]*held
+	timers timers
+	tokens group.Token
+	joins  map[group.Token]func(group.JoinReply)
+	syncs  map[group.Token]func(group.SyncReply)
+
+	filling round   // not appended yet
+	rounds  []round // appended, oldest first
+	quiet   []func(now time.Time)
+	builder record.Builder
+	lazy    bool // the store has changes that are not durable
+	wake    *sleeper
+	place   place
+	parked  bool
+}
+
+// held is a group in memory: one that has members, or whose newest change is on
+// its way.
+type held struct {
+	*group.Group
+	// end is the offset after its newest record in the log, as far as it was
+	// appended since the group came into memory.
+	end int64
+	// changed says that the round being filled has a record of it.
+	changed bool
+
+	due   time.Time
+	index int // in timers, -1 for none
+}
+
+// round is changes that become one batch, and the answers that wait for it.
+type round struct {
+	changes []change
+	bytes   int
+	touched []*held
+	answers []answer
+	end     int64
+}
+
+// answer tells a caller what became of its request.
+type answer struct {
+	h  *held // whose changes must be committed before; may be nil
+	fn func(err error)
+}
+
+// newShard makes the coordinator of a partition. run must be called.
+func (b *Broker) newShard(part *partition, cfg *group.Config) *shard {
+	s := &shard{
+		broker: b, part: part, store: newOffsetStore(b.db, part.id.Topic, part.id.Partition), config: cfg,
+		log:      b.log.With(slog.Int("offsets_partition", int(part.id.Partition))),
+		requests: make(chan func(time.Time), shardQueue), loaded: make(chan struct{}),
+		groups: map[string]*held{}, joins: map[group.Token]func(group.JoinReply){}, syncs: map[group.Token]func(group.SyncReply){},
+		wake: newSleeper(),
+	}
+	s.place.w = &s.wake.waiter
+	return s
+}
+
+// submit has fn called by the shard's goroutine; the error is why it never will
+// be.
+func (s *shard) submit(ctx context.Context, fn func(now time.Time)) error {
+	select {
+	case <-s.loaded:
+		if s.failed != nil {
+			return s.failed
+		}
+	default:
+		return ErrCoordinatorLoading
+	}
+	select {
+	case s.requests <- fn:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-s.broker.done.Done():
+		return ErrShuttingDown
+	}
+}
+
+// run serves until the broker closes.
+func (s *shard) run() {
+	s.failed = s.load()
+	close(s.loaded)
+	if s.failed != nil {
+		s.log.Error("groups are not served", slog.Any("err", s.failed))
+		return
+	}
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	sync := time.NewTicker(storeSync)
+	defer sync.Stop()
+	for {
+		requests := s.requests
+		if len(s.rounds) >= maxRounds || len(s.quiet) > 0 {
+			requests = nil
+		}
+		timer.Reset(s.untilDue())
+		select {
+		case <-s.broker.done.Done():
+			s.stop(ErrShuttingDown)
+			return
+		case fn := <-requests:
+			s.gather(fn)
+		case <-s.wake.woken:
+		case <-timer.C:
+			s.tick()
+		case <-sync.C:
+			s.syncStore()
+		}
+		s.settle()
+		s.append()
+		s.settle()
+		s.beQuiet()
+	}
+}
+
+// now is the broker's clock.
+func (s *shard) now() time.Time { return s.broker.opts.Now() }
+
+// gather serves fn and those that wait behind it, as many as a round takes.
+func (s *shard) gather(fn func(now time.Time)) {
+	now := s.now()
+	for {
+		fn(now)
+		if s.filling.bytes >= roundBytes || len(s.quiet) > 0 {
+			return
+		}
+		select {
+		case fn = <-s.requests:
+		default:
+			return
+		}
+	}
+}
+
+// whenQuiet has fn called once nothing is on its way, so that the store has all
+// that there is.
+func (s *shard) whenQuiet(fn func(now time.Time)) { s.quiet = append(s.quiet, fn) }
+
+func (s *shard) beQuiet() {
+	for len(s.quiet) > 0 && len(s.rounds) == 0 && len(s.filling.changes) == 0 {
+		fn := s.quiet[0]
+		s.quiet = s.quiet[1:]
+		fn(s.now())
+		s.append()
+		s.settle()
+	}
+}
+
+// group finds a group, from the store if need be; nil if there is none and it is
+// not to be made.
+func (s *shard) group(id string, create bool, now time.Time) (*held, error) {
+	if h := s.groups[id]; h != nil {
+		return h, nil
+	}
+	v, err := s.store.members(id)
+	if err != nil {
+		return nil, err
+	}
+	h := &held{index: -1}
+	switch {
+	case v != nil:
+		r, err := decodeMembers(v)
+		if err != nil {
+			return nil, err
+		}
+		h.Group = group.Restore(id, s.config, r, now)
+	case create:
+		h.Group = group.New(id, s.config, now)
+	default:
+		has, err := s.store.has(id)
+		if err != nil || !has {
+			return nil, err
+		}
+		h.Group = group.New(id, s.config, now)
+	}
+	s.groups[id] = h
+	s.schedule(h)
+	return h, nil
+}
+
+// forget lets a group go that is in the store as it is.
+func (s *shard) forget(h *held) {
+	if h.Idle() && !h.changed && h.end <= s.part.hw.Load() && s.groups[h.ID()] == h {
+		delete(s.groups, h.ID())
+		if h.index >= 0 {
+			heap.Remove(&s.timers, h.index)
+		}
+	}
+}
+
+// take does what a step of a group asks for.
+func (s *shard) take(h *held, e group.Effects) {
+	if e.Record != nil {
+		s.change(h, change{group: h.ID(), members: e.Record})
+	}
+	for _, r := range e.Joins {
+		reply := s.joins[r.Token]
+		delete(s.joins, r.Token)
+		if reply != nil {
+			s.answer(h, func(err error) {
+				if err != nil {
+					r = group.JoinReply{Err: err, MemberID: r.MemberID, Generation: -1}
+				}
+				reply(r)
+			})
+		}
+	}
+	for _, r := range e.Syncs {
+		reply := s.syncs[r.Token]
+		delete(s.syncs, r.Token)
+		if reply != nil {
+			s.answer(h, func(err error) {
+				if err != nil {
+					r = group.SyncReply{Err: err}
+				}
+				reply(r)
+			})
+		}
+	}
+	s.schedule(h)
+}
+
+// change puts a change into the round.
+func (s *shard) change(h *held, c change) {
+	s.filling.changes = append(s.filling.changes, c)
+	s.filling.bytes += len(c.group) + len(c.topic) + 100
+	if c.offset != nil {
+		s.filling.bytes += len(c.offset.metadata)
+	}
+	if h != nil && !h.changed {
+		h.changed = true
+		s.filling.touched = append(s.filling.touched, h)
+	}
+}
+
+// answer has fn called when all that the group has changed is committed, or
+// with the reason why that is not known.
+func (s *shard) answer(h *held, fn func(err error)) {
+	s.filling.answers = append(s.filling.answers, answer{h, fn})
+}
+
+// append makes a batch of the round and appends it. Answers that need no change
+// go out, or join the round that they wait for.
+func (s *shard) append() {
+	r := s.filling
+	if len(r.changes) == 0 {
+		s.filling.answers = nil
+		s.reply(r.answers)
+		return
+	}
+	s.filling = round{}
+	base, err := s.write(r.changes)
+	for _, h := range r.touched {
+		h.changed = false
+	}
+	if err != nil {
+		s.refuse(&r, err)
+		return
+	}
+	r.end = base + int64(len(r.changes))
+	for _, h := range r.touched {
+		h.end = r.end
+	}
+	s.rounds = append(s.rounds, r)
+}
+
+func (s *shard) write(changes []change) (base int64, err error) {
+	s.builder.Reset(record.Options{})
+	now := s.now().UnixMilli()
+	for i := range changes {
+		s.builder.Add(now, changes[i].key(), changes[i].value(), nil)
+	}
+	batch, err := s.builder.Finish()
+	if err != nil {
+		return 0, err
+	}
+	a, err := s.part.append(batch, AcksAll, true)
+	return a.Base, err
+}
+
+// reply sends answers, or keeps those whose group has changes on their way.
+func (s *shard) reply(answers []answer) {
+	hw := s.part.hw.Load()
+	for _, a := range answers {
+		if a.h != nil && a.h.end > hw && len(s.rounds) > 0 {
+			last := &s.rounds[len(s.rounds)-1]
+			last.answers = append(last.answers, a)
+			continue
+		}
+		a.fn(nil)
+	}
+}
+
+// refuse answers a round that could not be appended. Groups whose members had
+// changed go back to what was appended before, and their members join again.
+func (s *shard) refuse(r *round, err error) {
+	s.log.Warn("changes of groups were refused", slog.Any("err", err))
+	err = fmt.Errorf("%w: %w", ErrCoordinatorNotAvailable, err)
+	answers := r.answers
+	for i := range r.changes {
+		if r.changes[i].topic != "" {
+			continue
+		}
+		if h := s.groups[r.changes[i].group]; h != nil {
+			s.take(h, h.Kill(s.now(), err))
+			answers = append(answers, s.filling.answers...)
+			s.filling = round{}
+			s.goBack(h)
+		}
+	}
+	for _, a := range answers {
+		a.fn(err)
+	}
+}
+
+// goBack puts what was appended last of a group in its place. What is committed
+// is in the store, where group finds it.
+func (s *shard) goBack(h *held) {
+	delete(s.groups, h.ID())
+	if h.index >= 0 {
+		heap.Remove(&s.timers, h.index)
+	}
+	before := s.lastAppended(h.ID())
+	if before == nil {
+		return
+	}
+	again := &held{Group: group.Restore(h.ID(), s.config, before, s.now()), end: h.end, index: -1}
+	s.groups[h.ID()] = again
+	s.schedule(again)
+}
+
+// lastAppended is the newest record of a group that is on its way; one that is
+// committed is in the store, where group finds it.
+func (s *shard) lastAppended(id string) *group.Record {
+	for i := len(s.rounds) - 1; i >= 0; i-- {
+		changes := s.rounds[i].changes
+		for j := len(changes) - 1; j >= 0; j-- {
+			if c := &changes[j]; c.group == id && c.topic == "" {
+				return c.members
+			}
+		}
+	}
+	return nil
+}
+
+// settle takes the committed rounds into the store and sends their answers, and
+// waits for the next.
+func (s *shard) settle() {
+	if told, _ := s.wake.collect(); told != nil {
+		s.parked = false
+	}
+	for len(s.rounds) > 0 && s.rounds[0].end <= s.part.hw.Load() {
+		r := s.rounds[0]
+		s.rounds = s.rounds[1:]
+		err := s.store.apply(r.changes, r.end, false)
+		s.lazy = true
+		for _, a := range r.answers {
+			a.fn(err)
+		}
+		if err != nil {
+			continue // the store has failed, and the process ends
+		}
+		for _, h := range r.touched {
+			s.forget(h)
+		}
+	}
+	if len(s.rounds) == 0 || s.parked {
+		return
+	}
+	if err := s.part.err(); err != nil {
+		s.stop(err)
+		return
+	}
+	s.wake.arm()
+	s.parked = true
+	s.part.park(&s.place, s.rounds[0].end)
+}
+
+// stop answers everybody with err; nothing that is on its way is known of.
+func (s *shard) stop(err error) {
+	if s.parked {
+		s.part.unpark(&s.place)
+		s.parked = false
+	}
+	for _, r := range s.rounds {
+		for _, a := range r.answers {
+			a.fn(err)
+		}
+	}
+	s.rounds = nil
+	for _, h := range s.groups {
+		s.take(h, h.Kill(s.now(), err))
+	}
+	for _, a := range s.filling.answers {
+		a.fn(err)
+	}
+	s.filling = round{}
+	clear(s.groups)
+	s.timers = nil
+}
+
+// syncStore makes the store durable if it has changed.
+func (s *shard) syncStore() {
+	if !s.lazy {
+		return
+	}
+	applied, err := s.store.applied()
+	if err == nil {
+		err = s.broker.db.Sync()
+	}
+	if err == nil {
+		s.lazy = false
+		s.synced.Store(applied)
+	}
+}
+
+// load brings the store up to the log's watermark and the groups with members
+// into memory.
+func (s *shard) load() error {
+	next, err := s.store.applied()
+	if err != nil {
+		return err
+	}
+	o, hw := s.part.log.Offsets(), s.part.hw.Load()
+	if next < o.Start || next > hw {
+		if err := s.store.wipe(); err != nil {
+			return err
+		}
+		next = o.Start
+	}
+	if err := s.replay(next, hw); err != nil {
+		return err
+	}
+	s.synced.Store(hw)
+	now := s.now()
+	return s.store.eachMembers(func(id string, v []byte) error {
+		r, err := decodeMembers(v)
+		if err != nil || len(r.Members) == 0 {
+			return err
+		}
+		h := &held{Group: group.Restore(id, s.config, r, now), index: -1}
+		s.groups[id] = h
+		s.schedule(h)
+		return nil
+	})
+}
+
+// replayChunk is how much of the log is read at a time.
+const replayChunk = 1 << 20
+
+// replay takes the log in [next, hw) into the store.
+func (s *shard) replay(next, hw int64) error {
+	var buf []byte
+	var reader record.Reader
+	defer reader.Close()
+	for next < hw {
+		section, err := s.part.log.Read(next, replayChunk, hw)
+		if err != nil {
+			return err
+		}
+		if section == nil {
+			return fmt.Errorf("log ends at %d, not %d", next, hw)
+		}
+		buf = append(buf[:0], make([]byte, section.Len())...)
+		_, err = section.ReadAt(buf, 0)
+		end := section.NextOffset()
+		section.Release()
+		if err != nil {
+			return err
+		}
+		changes, err := s.changesIn(buf, next, &reader)
+		if err == nil {
+			err = s.store.apply(changes, end, end >= hw)
+		}
+		if err != nil {
+			return err
+		}
+		next = end
+	}
+	return nil
+}
+
+// changesIn decodes batches; records before the offset from are left out, and so
+// are those that this version does not know.
+func (s *shard) changesIn(p []byte, from int64, reader *record.Reader) ([]change, error) {
+	var changes []change
+	for len(p) > 0 {
+		b := record.Batch(p[:record.Batch(p).Size()])
+		p = p[len(b):]
+		if err := reader.Reset(b, 0); err != nil {
+			return nil, err
+		}
+		for {
+			var r record.Record
+			if err := reader.Next(&r); err != nil {
+				break
+			}
+			if r.Offset < from {
+				continue
+			}
+			c, err := decodeChange(r.Key, r.Value)
+			if errors.Is(err, errForeignRecord) {
+				continue
+			}
+			if err != nil {
+				s.log.Error("a record of the offsets topic cannot be read and is skipped", slog.Int64("offset", r.Offset), slog.Any("err", err))
+				continue
+			}
+			changes = append(changes, c)
+		}
+	}
+	return changes, nil
+}
+
+// timers are the groups that wait for something, the earliest first.
+type timers []*held
+
+func (t timers) Len() int           { return len(t) }
+func (t timers) Less(i, j int) bool { return t[i].due.Before(t[j].due) }
+func (t timers) Swap(i, j int) {
+	t[i], t[j] = t[j], t[i]
+	t[i].index, t[j].index = i, j
+}
+
+// Push is for container/heap.
+func (t *timers) Push(x any) {
+	h := x.(*held)
+	h.index = len(*t)
+	*t = append(*t, h)
+}
+
+// Pop is for container/heap.
+func (t *timers) Pop() any {
+	last := len(*t) - 1
+	h := (*t)[last]
+	(*t)[last] = nil
+	*t, h.index = (*t)[:last], -1
+	return h
+}
+
+// schedule sees to it that the group is looked at in time.
+func (s *shard) schedule(h *held) {
+	due, ok := h.Deadline()
+	switch {
+	case !ok && h.index >= 0:
+		heap.Remove(&s.timers, h.index)
+	case !ok:
+	case h.index < 0:
+		h.due = due
+		heap.Push(&s.timers, h)
+	case !due.Equal(h.due):
+		h.due = due
+		heap.Fix(&s.timers, h.index)
+	}
+}
+
+func (s *shard) untilDue() time.Duration {
+	if len(s.timers) == 0 {
+		return time.Hour
+	}
+	return max(s.timers[0].due.Sub(s.now()), 0)
+}
+
+// tick does what is due.
+func (s *shard) tick() {
+	now := s.now()
+	for len(s.timers) > 0 && !s.timers[0].due.After(now) {
+		h := s.timers[0]
+		s.take(h, h.Tick(now))
+		s.forget(h)
+	}
+}
