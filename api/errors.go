@@ -22,10 +22,20 @@ const (
 	KafkaNotLeaderOrFollower         int16 = 6
 	KafkaRequestTimedOut             int16 = 7
 	KafkaMessageTooLarge             int16 = 10
+	KafkaOffsetMetadataTooLarge      int16 = 12
+	KafkaCoordinatorLoading          int16 = 14
+	KafkaCoordinatorNotAvailable     int16 = 15
 	KafkaInvalidTopic                int16 = 17
 	KafkaNotEnoughReplicas           int16 = 19
 	KafkaInvalidRequiredAcks         int16 = 21
+	KafkaIllegalGeneration           int16 = 22
+	KafkaInconsistentProtocol        int16 = 23
+	KafkaInvalidGroupID              int16 = 24
+	KafkaUnknownMember               int16 = 25
+	KafkaInvalidSessionTimeout       int16 = 26
+	KafkaRebalanceInProgress         int16 = 27
 	KafkaTopicAuthorization          int16 = 29
+	KafkaGroupAuthorization          int16 = 30
 	KafkaClusterAuthorization        int16 = 31
 	KafkaInvalidTimestamp            int16 = 32
 	KafkaUnsupportedVersion          int16 = 35
@@ -41,11 +51,17 @@ const (
 	KafkaInvalidProducerEpoch        int16 = 47
 	KafkaInvalidTxnState             int16 = 48
 	KafkaStorageError                int16 = 56
+	KafkaNonEmptyGroup               int16 = 68
+	KafkaGroupIDNotFound             int16 = 69
 	KafkaFetchSessionIDNotFound      int16 = 70
 	KafkaFencedLeaderEpoch           int16 = 74
 	KafkaUnknownLeaderEpoch          int16 = 75
 	KafkaUnsupportedCompression      int16 = 76
+	KafkaMemberIDRequired            int16 = 79
+	KafkaGroupMaxSizeReached         int16 = 81
+	KafkaFencedInstanceID            int16 = 82
 	KafkaElectionNotNeeded           int16 = 84
+	KafkaGroupSubscribedToTopic      int16 = 86
 	KafkaInvalidRecord               int16 = 87
 	KafkaUnknownTopicID              int16 = 100
 	KafkaMismatchedEndpointType      int16 = 114
@@ -128,6 +144,23 @@ var table = []row{
 	{broker.ErrTopicAuthorization, KafkaTopicAuthorization, http.StatusForbidden, "topic_forbidden", "Not authorized for the topic", final, show},
 	{broker.ErrClusterAuthorization, KafkaClusterAuthorization, http.StatusForbidden, "cluster_forbidden", "Not authorized for the cluster", final, show},
 	{broker.ErrUnsupportedForTimestamp, KafkaUnsupportedForMessageFormat, http.StatusBadRequest, "unsupported_timestamp", "Timestamp kind not supported", final, show},
+	{broker.ErrGroupAuthorization, KafkaGroupAuthorization, http.StatusForbidden, "group_forbidden", "Not authorized for the group", final, show},
+	{broker.ErrUnknownGroup, KafkaGroupIDNotFound, http.StatusNotFound, "unknown_group", "Unknown group", final, show},
+	{broker.ErrInvalidGroupID, KafkaInvalidGroupID, http.StatusBadRequest, "invalid_group", "Invalid group id", final, show},
+	{broker.ErrGroupNotEmpty, KafkaNonEmptyGroup, http.StatusConflict, "group_not_empty", "Group is not empty", final, show},
+	{broker.ErrGroupSubscribed, KafkaGroupSubscribedToTopic, http.StatusConflict, "group_subscribed", "Group is subscribed to the topic", final, show},
+	{broker.ErrGroupFull, KafkaGroupMaxSizeReached, http.StatusConflict, "group_full", "Group has as many members as it may", final, show},
+	{broker.ErrUnknownMember, KafkaUnknownMember, http.StatusNotFound, "unknown_member", "Unknown group member", final, show},
+	{broker.ErrMemberIDRequired, KafkaMemberIDRequired, http.StatusConflict, "member_id_required", "Member id required", retry, show},
+	{broker.ErrFencedInstance, KafkaFencedInstanceID, http.StatusConflict, "fenced_instance", "Fenced group instance", final, show},
+	{broker.ErrIllegalGeneration, KafkaIllegalGeneration, http.StatusConflict, "illegal_generation", "Illegal group generation", final, show},
+	{broker.ErrRebalanceInProgress, KafkaRebalanceInProgress, http.StatusConflict, "rebalance_in_progress", "Group is rebalancing", retry, show},
+	{broker.ErrInconsistentProtocol, KafkaInconsistentProtocol, http.StatusUnprocessableEntity, "inconsistent_protocol", "Inconsistent group protocol", final, show},
+	{broker.ErrInvalidSession, KafkaInvalidSessionTimeout, http.StatusUnprocessableEntity, "invalid_session_timeout", "Invalid session timeout", final, show},
+	{broker.ErrMetadataTooLarge, KafkaOffsetMetadataTooLarge, http.StatusUnprocessableEntity, "offset_metadata_too_large", "Offset metadata is too large", final, show},
+	{broker.ErrCoordinatorLoading, KafkaCoordinatorLoading, http.StatusServiceUnavailable, "coordinator_loading", "Group coordinator is loading", retry, show},
+	{broker.ErrCoordinatorNotAvailable, KafkaCoordinatorNotAvailable, http.StatusServiceUnavailable, "coordinator_not_available", "Group coordinator is not available", unclear, hide},
+	{broker.ErrGroupGone, KafkaCoordinatorNotAvailable, http.StatusServiceUnavailable, "coordinator_not_available", "Group coordinator is not available", unclear, hide},
 	// 6 and not 8: every client answers 6 with fresh metadata and a retry,
 	// while BROKER_NOT_AVAILABLE is final in some of them.
 	{broker.ErrShuttingDown, KafkaNotLeaderOrFollower, http.StatusServiceUnavailable, "shutting_down", "Server is shutting down", retry, show},

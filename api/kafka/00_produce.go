@@ -76,7 +76,7 @@ func decodeProduce(_ *conn, cl *call, body []byte) error {
 // bounds the other APIs, but a produce may be large.
 func guardProduce(body []byte, flexible bool) error {
 	s := scan{p: body}
-	str, array, bytes := s.nullableString, s.int32, func() { s.skip(max(s.int32(), 0)) }
+	str, array, bytes := s.nullableString, s.int32, func() []byte { return s.take(max(s.int32(), 0)) }
 	if flexible {
 		str, array, bytes = s.compact, func() int { return s.uvarint() - 1 }, s.compact
 	}

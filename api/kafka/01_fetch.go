@@ -30,8 +30,6 @@ import (
 // clients ask Metadata. With read_committed the list of aborted transactions is
 // empty, since there are no transactions.
 
-const keyFetch = 1
-
 type fetchCall struct {
 	query   broker.FetchRequest
 	topics  []fetchTopic // of the query's partitions, in order

@@ -65,7 +65,7 @@ func (w *wiretap) batches(t *testing.T) (out [][]byte) {
 			}
 			req := kmsg.NewPtrProduceRequest()
 			req.SetVersion(int16(binary.BigEndian.Uint16(frame[2:])))
-			body, ok := payload(frame[8:], req.IsFlexible())
+			_, body, ok := payload(frame[8:], req.IsFlexible())
 			if !ok {
 				t.Fatal("produce header does not parse")
 			}

@@ -47,6 +47,8 @@ type conn struct {
 	// data.
 	cancel, endPolls context.CancelFunc
 	draining         atomic.Bool
+	// client is what the client calls itself; the reader's.
+	client string
 	// names are the topic names that the client asks for again and again; the
 	// reader's.
 	names interner
@@ -171,12 +173,14 @@ func (c *conn) next(ctx context.Context) (*call, error) {
 	if err != nil {
 		return nil, err
 	}
-	rest, ok := payload(body, version >= h.flexible)
+	client, rest, ok := payload(body, version >= h.flexible)
 	if !ok {
 		err = errCut
+	} else if string(client) != c.client {
+		c.client = string(client)
 	}
 	cl := calls.Get().(*call)
-	*cl = call{h: h, version: version, corr: head.corr, cost: int64(head.size), began: time.Now(), srv: c.srv}
+	*cl = call{h: h, version: version, corr: head.corr, client: c.client, cost: int64(head.size), began: time.Now(), srv: c.srv}
 	if err == nil {
 		err = h.decode(c, cl, rest)
 	}
@@ -216,7 +220,7 @@ func (c *conn) write(ctx, polls context.Context) {
 	for cl := range c.calls {
 		if err == nil {
 			wait := ctx
-			if cl.h.key == keyFetch {
+			if cl.h.polls {
 				wait = polls
 			}
 			if err = cl.h.answer(wait, c, cl); err != nil {

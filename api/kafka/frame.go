@@ -293,12 +293,12 @@ func (s *scan) uvarint() int {
 	return int(v)
 }
 
-// nullableString skips a string whose length is an int16, -1 for null.
-func (s *scan) nullableString() { s.skip(max(s.int16(), 0)) }
-
-// compact skips a string or bytes whose length is an uvarint of n+1, 0 for
+// nullableString returns the bytes of a string whose length is an int16, -1 for
 // null.
-func (s *scan) compact() { s.skip(max(s.uvarint()-1, 0)) }
+func (s *scan) nullableString() []byte { return s.take(max(s.int16(), 0)) }
+
+// compact is nullableString for a length that is an uvarint of n+1, 0 for null.
+func (s *scan) compact() []byte { return s.take(max(s.uvarint()-1, 0)) }
 
 // string returns the bytes of a string that cannot be null.
 func (s *scan) string(flexible bool) []byte {
@@ -344,12 +344,13 @@ func (s *scan) eachTag(see func(tag int, value *scan)) int {
 	return n
 }
 
-// payload returns a frame's body behind the rest of the request header.
-func payload(p []byte, flexible bool) ([]byte, bool) {
+// payload returns the client id of the request header and the frame's body
+// behind that.
+func payload(p []byte, flexible bool) (client, body []byte, ok bool) {
 	s := scan{p: p}
-	s.nullableString()
+	client = s.nullableString()
 	if flexible {
 		s.tags()
 	}
-	return s.p, !s.bad
+	return client, s.p, !s.bad
 }

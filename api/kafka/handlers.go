@@ -1,6 +1,7 @@
 package kafka
 
 import (
+	"bytes"
 	"context"
 	"log/slog"
 	"sync"
@@ -26,6 +27,9 @@ type handler struct {
 	// ordered says that the call waits for all before it and is answered
 	// before the next frame is read.
 	ordered bool
+	// polls says that answer waits for what others do: it ends when the client
+	// goes away.
+	polls bool
 	// decode makes the call's request from the body. It may keep slices of
 	// the body until start returns.
 	decode func(c *conn, cl *call, body []byte) error
@@ -48,6 +52,7 @@ type call struct {
 	h       *handler
 	version int16
 	corr    int32
+	client  string // what the client calls itself
 	// state is the handler's own: a kmsg request, or more.
 	state any
 	// cost is what the call counts in the queue, in bytes.
@@ -104,10 +109,18 @@ const (
 func newHandlers(m *metrics) *handlers {
 	table := []*handler{
 		{key: 0, name: "Produce", min: 0, max: 11, accept: 3, flexible: 9, decode: decodeProduce, start: startProduce, ready: produceReady, answer: answerProduce, end: endProduce},
-		{key: 1, name: "Fetch", min: 4, max: 17, flexible: 12, maxBody: mediumBody, decode: decodeFetch, ready: fetchReady, answer: answerFetch, end: endFetch},
+		{key: 1, name: "Fetch", min: 4, max: 17, flexible: 12, maxBody: mediumBody, polls: true, decode: decodeFetch, ready: fetchReady, answer: answerFetch, end: endFetch},
 		unary(handler{key: 2, name: "ListOffsets", min: 1, max: 10, flexible: 6, maxBody: mediumBody}, kmsg.NewPtrListOffsetsRequest, listOffsets),
 		unary(handler{key: 3, name: "Metadata", min: 0, max: 13, flexible: 9, maxBody: mediumBody}, kmsg.NewPtrMetadataRequest, metadata),
+		unary(handler{key: 8, name: "OffsetCommit", min: 1, max: 9, flexible: 8, maxBody: mediumBody}, kmsg.NewPtrOffsetCommitRequest, offsetCommit),
+		unary(handler{key: 9, name: "OffsetFetch", min: 1, max: 9, flexible: 6, maxBody: mediumBody}, kmsg.NewPtrOffsetFetchRequest, offsetFetch),
 		unary(handler{key: 10, name: "FindCoordinator", min: 0, max: 4, flexible: 3, maxBody: smallBody}, kmsg.NewPtrFindCoordinatorRequest, findCoordinator),
+		waiting(handler{key: 11, name: "JoinGroup", min: 0, max: 9, flexible: 6, maxBody: smallBody}, kmsg.NewPtrJoinGroupRequest, joinGroup),
+		unary(handler{key: 12, name: "Heartbeat", min: 0, max: 4, flexible: 4, maxBody: smallBody}, kmsg.NewPtrHeartbeatRequest, heartbeat),
+		unary(handler{key: 13, name: "LeaveGroup", min: 0, max: 5, flexible: 4, maxBody: smallBody}, kmsg.NewPtrLeaveGroupRequest, leaveGroup),
+		waiting(handler{key: 14, name: "SyncGroup", min: 0, max: 5, flexible: 4, maxBody: mediumBody}, kmsg.NewPtrSyncGroupRequest, syncGroup),
+		unary(handler{key: 15, name: "DescribeGroups", min: 0, max: 6, flexible: 5, maxBody: smallBody}, kmsg.NewPtrDescribeGroupsRequest, describeGroups),
+		unary(handler{key: 16, name: "ListGroups", min: 0, max: 5, flexible: 3, maxBody: smallBody}, kmsg.NewPtrListGroupsRequest, listGroups),
 		unary(handler{key: keyAPIVersions, name: "ApiVersions", min: 0, max: 4, flexible: 3, maxBody: smallBody}, kmsg.NewPtrApiVersionsRequest, apiVersions),
 		unary(handler{key: 19, name: "CreateTopics", min: 2, max: 7, flexible: 5, maxBody: mediumBody}, kmsg.NewPtrCreateTopicsRequest, createTopics),
 		unary(handler{key: 20, name: "DeleteTopics", min: 1, max: 6, flexible: 4, maxBody: smallBody}, kmsg.NewPtrDeleteTopicsRequest, deleteTopics),
@@ -118,8 +131,10 @@ func newHandlers(m *metrics) *handlers {
 		unary(handler{key: 33, name: "AlterConfigs", min: 0, max: 2, flexible: 2, maxBody: smallBody}, kmsg.NewPtrAlterConfigsRequest, alterConfigs),
 		unary(handler{key: 35, name: "DescribeLogDirs", min: 1, max: 4, flexible: 2, maxBody: smallBody}, kmsg.NewPtrDescribeLogDirsRequest, describeLogDirs),
 		unary(handler{key: 37, name: "CreatePartitions", min: 0, max: 3, flexible: 2, maxBody: mediumBody}, kmsg.NewPtrCreatePartitionsRequest, createPartitions),
+		unary(handler{key: 42, name: "DeleteGroups", min: 0, max: 2, flexible: 2, maxBody: smallBody}, kmsg.NewPtrDeleteGroupsRequest, deleteGroups),
 		unary(handler{key: 43, name: "ElectLeaders", min: 0, max: 2, flexible: 2, maxBody: smallBody}, kmsg.NewPtrElectLeadersRequest, electLeaders),
 		unary(handler{key: 44, name: "IncrementalAlterConfigs", min: 0, max: 1, flexible: 1, maxBody: smallBody}, kmsg.NewPtrIncrementalAlterConfigsRequest, incrementalAlterConfigs),
+		unary(handler{key: 47, name: "OffsetDelete", min: 0, max: 0, flexible: 1, maxBody: smallBody}, kmsg.NewPtrOffsetDeleteRequest, offsetDelete),
 		unary(handler{key: 60, name: "DescribeCluster", min: 0, max: 2, flexible: 0, maxBody: smallBody}, kmsg.NewPtrDescribeClusterRequest, describeCluster),
 	}
 	hs := &handlers{table: table}
@@ -163,4 +178,16 @@ func unary[Q kmsg.Request](h handler, request func() Q, answer func(context.Cont
 		return c.respond(cl, answer(ctx, c, cl, cl.state.(Q)))
 	}
 	return &h
+}
+
+// waiting is unary for an answer that waits for what others do. It is given by
+// the writer, so that the reader sees the client go. The request outlives the
+// frame.
+func waiting[Q kmsg.Request](h handler, request func() Q, answer func(context.Context, *conn, *call, Q) kmsg.Response) *handler {
+	out := unary(h, request, answer)
+	out.ordered, out.polls = false, true
+	out.ready = func(context.Context, *conn, *call) bool { return false }
+	decode := out.decode
+	out.decode = func(c *conn, cl *call, body []byte) error { return decode(c, cl, bytes.Clone(body)) }
+	return out
 }

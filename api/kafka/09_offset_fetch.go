@@ -1,0 +1,99 @@
+package kafka
+
+import (
+	"context"
+
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"leat/broker"
+)
+
+// OffsetFetch (key 9), versions 1 to 9.
+//
+// A partition for which nothing was committed has the offset -1 and no error,
+// and so has every partition of a group that does not exist. Only what is on
+// disk is told.
+//
+//	v2  null topics ask for all that was committed; an error for the group
+//	v5  leader epochs
+//	v6  flexible
+//	v7  only offsets that no transaction may change; there are no others
+//	v8  many groups in a request
+//	v9  member and epoch of KIP-848, which are not looked at
+func offsetFetch(ctx context.Context, c *conn, cl *call, req *kmsg.OffsetFetchRequest) kmsg.Response {
+	resp := kmsg.NewPtrOffsetFetchResponse()
+	if req.Version >= 8 {
+		for i := range req.Groups {
+			resp.Groups = append(resp.Groups, c.groupOffsets(ctx, cl, &req.Groups[i]))
+		}
+		return resp
+	}
+	var queries []broker.TopicPartitions
+	if req.Topics != nil || req.Version < 2 {
+		queries = make([]broker.TopicPartitions, len(req.Topics))
+	}
+	for i := range req.Topics {
+		queries[i] = broker.TopicPartitions{Topic: req.Topics[i].Topic, Partitions: req.Topics[i].Partitions}
+	}
+	offsets, err := c.srv.opts.Broker.FetchOffsets(ctx, c.principal, req.Group, queries)
+	if err != nil {
+		resp.ErrorCode = cl.groupCode(ctx, err)
+		offsets = unknownOffsets(queries, err)
+	}
+	for i := range offsets {
+		o := &offsets[i]
+		if last := len(resp.Topics) - 1; last < 0 || resp.Topics[last].Topic != o.Topic {
+			t := kmsg.NewOffsetFetchResponseTopic()
+			t.Topic = o.Topic
+			resp.Topics = append(resp.Topics, t)
+		}
+		p := kmsg.NewOffsetFetchResponseTopicPartition()
+		p.Partition, p.Offset, p.LeaderEpoch, p.Metadata, p.ErrorCode = o.Partition, o.Offset, o.LeaderEpoch, &o.Metadata, cl.groupCode(ctx, o.Err)
+		t := &resp.Topics[len(resp.Topics)-1]
+		t.Partitions = append(t.Partitions, p)
+	}
+	return resp
+}
+
+// unknownOffsets answers each partition with the error of the group, which has
+// no place of its own in version 1.
+func unknownOffsets(queries []broker.TopicPartitions, err error) []broker.CommittedOffset {
+	var out []broker.CommittedOffset
+	for _, q := range queries {
+		for _, p := range q.Partitions {
+			out = append(out, broker.CommittedOffset{Topic: q.Topic, Partition: p, Offset: -1, LeaderEpoch: -1, Err: err})
+		}
+	}
+	return out
+}
+
+// groupOffsets answers for one of many groups.
+func (c *conn) groupOffsets(ctx context.Context, cl *call, in *kmsg.OffsetFetchRequestGroup) kmsg.OffsetFetchResponseGroup {
+	out := kmsg.NewOffsetFetchResponseGroup()
+	out.Group = in.Group
+	var queries []broker.TopicPartitions
+	if in.Topics != nil {
+		queries = make([]broker.TopicPartitions, len(in.Topics))
+	}
+	for i := range in.Topics {
+		queries[i] = broker.TopicPartitions{Topic: in.Topics[i].Topic, Partitions: in.Topics[i].Partitions}
+	}
+	offsets, err := c.srv.opts.Broker.FetchOffsets(ctx, c.principal, in.Group, queries)
+	if err != nil {
+		out.ErrorCode = cl.groupCode(ctx, err)
+		return out
+	}
+	for i := range offsets {
+		o := &offsets[i]
+		if last := len(out.Topics) - 1; last < 0 || out.Topics[last].Topic != o.Topic {
+			t := kmsg.NewOffsetFetchResponseGroupTopic()
+			t.Topic = o.Topic
+			out.Topics = append(out.Topics, t)
+		}
+		p := kmsg.NewOffsetFetchResponseGroupTopicPartition()
+		p.Partition, p.Offset, p.LeaderEpoch, p.Metadata, p.ErrorCode = o.Partition, o.Offset, o.LeaderEpoch, &o.Metadata, cl.groupCode(ctx, o.Err)
+		t := &out.Topics[len(out.Topics)-1]
+		t.Partitions = append(t.Partitions, p)
+	}
+	return out
+}

@@ -1,0 +1,21 @@
+package kafka
+
+import (
+	"context"
+
+	"github.com/twmb/franz-go/pkg/kmsg"
+)
+
+// DeleteGroups (key 42), versions 0 to 2. A group goes with all that it has
+// committed, unless it has members.
+//
+//	v2  flexible
+func deleteGroups(ctx context.Context, c *conn, cl *call, req *kmsg.DeleteGroupsRequest) kmsg.Response {
+	resp := kmsg.NewPtrDeleteGroupsResponse()
+	for i, err := range c.srv.opts.Broker.DeleteGroups(ctx, c.principal, req.Groups) {
+		out := kmsg.NewDeleteGroupsResponseGroup()
+		out.Group, out.ErrorCode = req.Groups[i], cl.groupCode(ctx, err)
+		resp.Groups = append(resp.Groups, out)
+	}
+	return resp
+}
