@@ -188,7 +188,7 @@ func (s *shard) sweep(ctx context.Context, expire bool) error {
 		return context.Cause(ctx)
 	}
 	if s.failed != nil {
-		return nil
+		return s.failed
 	}
 	now, keep, state := s.now().UnixMilli(), s.retention(), s.broker.proposer.State()
 	var due []string

@@ -14,15 +14,23 @@ import (
 	"leat/broker/group"
 )
 
-// The requests and replies of group members are the state machine's own.
+// What members ask, say of themselves and are answered is the state machine's
+// own.
 type (
-	JoinRequest   = group.JoinRequest
-	JoinReply     = group.JoinReply
-	SyncRequest   = group.SyncRequest
-	SyncReply     = group.SyncReply
-	GroupMember   = group.Member
+	// JoinRequest is a member's wish to be in the next generation.
+	JoinRequest = group.JoinRequest
+	// JoinReply answers it.
+	JoinReply = group.JoinReply
+	// SyncRequest asks for a member's assignment.
+	SyncRequest = group.SyncRequest
+	// SyncReply answers it.
+	SyncReply = group.SyncReply
+	// GroupMember is what others may know of a member.
+	GroupMember = group.Member
+	// GroupProtocol is a way to assign that a member knows.
 	GroupProtocol = group.Protocol
-	MemberRef     = group.MemberRef
+	// MemberRef says who a request is from.
+	MemberRef = group.MemberRef
 )
 
 // Coordinator is the node that coordinates a group.

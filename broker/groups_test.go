@@ -80,12 +80,13 @@ func fetchOne(t *testing.T, b *Broker, group, topic string, partition int32) int
 
 var nobody = MemberRef{Generation: -1}
 
-// groupBroker opens a broker whose groups do not wait for more members.
+// quickGroups do not wait for more members.
+var quickGroups = map[string]string{"group.initial.rebalance.delay.ms": "0", "offsets.topic.num.partitions": "3"}
+
+// groupBroker opens a broker that the test closes itself.
 func groupBroker(t *testing.T, fs *disk.Mem) *Broker {
 	t.Helper()
-	b, err := Open(t.Context(), Options{Path: "/data", FS: fs, Configs: map[string]string{
-		"group.initial.rebalance.delay.ms": "0", "offsets.topic.num.partitions": "3",
-	}})
+	b, err := Open(t.Context(), Options{Path: "/data", FS: fs, Configs: quickGroups})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -160,8 +161,7 @@ func awaitGroups(t *testing.T, b *Broker) {
 // A commit is refused, and changes nothing, from a member of an old generation,
 // a stranger, and while the group has members from anybody else (case 26).
 func TestCase26CommitFencing(t *testing.T) {
-	b := groupBroker(t, disk.NewMem())
-	defer b.Close()
+	b := open(t, disk.NewMem(), quickGroups)
 	create(t, b, "orders", 1, nil)
 	c := &groupClient{b: b, group: "g"}
 	c.join(t)
@@ -197,8 +197,7 @@ func TestCase26CommitFencing(t *testing.T) {
 
 // Bad offsets are refused one by one; the others are committed.
 func TestCommitRefuses(t *testing.T) {
-	b := groupBroker(t, disk.NewMem())
-	defer b.Close()
+	b := open(t, disk.NewMem(), quickGroups)
 	create(t, b, "orders", 1, nil)
 	errs, err := b.CommitOffsets(t.Context(), auth.Anonymous, "g", nobody, -1, []CommitOffset{
 		{Topic: "orders", Offset: 3},
@@ -226,8 +225,7 @@ func TestCommitRefuses(t *testing.T) {
 // Offsets of a deleted topic are gone for a topic of the same name at once, and
 // from the store soon; a group that has lost all is gone too.
 func TestOffsetsOfDeletedTopics(t *testing.T) {
-	b := groupBroker(t, disk.NewMem())
-	defer b.Close()
+	b := open(t, disk.NewMem(), quickGroups)
 	create(t, b, "orders", 1, nil)
 	if err := commitOne(t.Context(), b, "g", nobody, CommitOffset{Topic: "orders", Offset: 3}); err != nil {
 		t.Fatal(err)
@@ -251,8 +249,7 @@ func TestOffsetsOfDeletedTopics(t *testing.T) {
 
 // Groups and offsets are deleted when nobody uses them, and not before.
 func TestDeleteGroups(t *testing.T) {
-	b := groupBroker(t, disk.NewMem())
-	defer b.Close()
+	b := open(t, disk.NewMem(), quickGroups)
 	create(t, b, "orders", 2, nil)
 	c := &groupClient{b: b, group: "g"}
 	c.join(t)
@@ -289,8 +286,7 @@ func TestDeleteGroups(t *testing.T) {
 
 // Clients may read the offsets topic and nothing else.
 func TestOffsetsTopicIsReserved(t *testing.T) {
-	b := groupBroker(t, disk.NewMem())
-	defer b.Close()
+	b := open(t, disk.NewMem(), quickGroups)
 	create(t, b, "orders", 1, nil)
 	if err := commitOne(t.Context(), b, "g", nobody, CommitOffset{Topic: "orders", Offset: 3}); err != nil {
 		t.Fatal(err)
@@ -309,8 +305,7 @@ func TestOffsetsTopicIsReserved(t *testing.T) {
 
 // Many commits at a time share batches, and each is there when it is answered.
 func TestConcurrentCommits(t *testing.T) {
-	b := groupBroker(t, disk.NewMem())
-	defer b.Close()
+	b := open(t, disk.NewMem(), quickGroups)
 	create(t, b, "orders", 1, nil)
 	var clients sync.WaitGroup
 	for i := range 20 {

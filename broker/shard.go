@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -383,10 +384,9 @@ func (s *shard) goBack(h *held) {
 // lastAppended is the newest record of a group that is on its way; one that is
 // committed is in the store, where group finds it.
 func (s *shard) lastAppended(id string) *group.Record {
-	for i := len(s.rounds) - 1; i >= 0; i-- {
-		changes := s.rounds[i].changes
-		for j := len(changes) - 1; j >= 0; j-- {
-			if c := &changes[j]; c.group == id && c.topic == "" {
+	for _, r := range slices.Backward(s.rounds) {
+		for _, c := range slices.Backward(r.changes) {
+			if c.group == id && c.topic == "" {
 				return c.members
 			}
 		}

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"net"
 	"slices"
@@ -156,21 +155,13 @@ func consume(ctx context.Context, t *testing.T, addr string, n int) (out []strin
 	return out
 }
 
-// A franz-go consumer group and a transactional producer fail with an error
-// that says so, and do not wait for ever.
+// A transactional producer of franz-go fails with an error that says so, and
+// does not wait for ever.
 func TestFranzUnsupported(t *testing.T) {
 	d := startDoor(t, setup{})
 	d.dial(t).create("t", 1)
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
-	group, err := kgo.NewClient(kgo.SeedBrokers(d.addr), kgo.ConsumerGroup("g"), kgo.ConsumeTopics("t"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer group.CloseAllowingRebalance()
-	if err := group.PollFetches(ctx).Err(); !errors.Is(err, kerr.UnsupportedVersion) {
-		t.Errorf("group: %v", err)
-	}
 	tx, err := kgo.NewClient(kgo.SeedBrokers(d.addr), kgo.TransactionalID("x"), kgo.DefaultProduceTopic("t"))
 	if err != nil {
 		t.Fatal(err)

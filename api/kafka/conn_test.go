@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"errors"
 	"math/rand/v2"
 	"net"
 	"runtime"
@@ -183,6 +184,10 @@ func FuzzRequest(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Cleanup(func() { _ = b.Close() })
+	// The first join makes the topic of the groups, whoever it is refused.
+	if r := b.JoinGroup(f.Context(), auth.Anonymous, "g", &broker.JoinRequest{}); !errors.Is(r.Err, broker.ErrInvalidSession) {
+		f.Fatal(r.Err)
+	}
 	s := New(Options{Broker: b, MaxRequestBytes: 1 << 20})
 	for _, req := range samples(f) {
 		for v := s.handlers.find(req.Key()).accept; v <= s.handlers.find(req.Key()).max; v++ {
@@ -255,7 +260,29 @@ func samples(t testing.TB) []kmsg.Request {
 	}}
 	elect := kmsg.NewPtrElectLeadersRequest()
 	elect.Topics = []kmsg.ElectLeadersRequestTopic{{Topic: name, Partitions: []int32{0}}}
+	commit := kmsg.NewPtrOffsetCommitRequest()
+	commit.Group, commit.Generation = "g", -1
+	commit.Topics = []kmsg.OffsetCommitRequestTopic{{Topic: name, Partitions: []kmsg.OffsetCommitRequestTopicPartition{{Offset: 1, Metadata: &value}}}}
+	fetch := kmsg.NewPtrOffsetFetchRequest()
+	fetch.Group, fetch.Topics = "g", []kmsg.OffsetFetchRequestTopic{{Topic: name, Partitions: []int32{0}}}
+	fetch.Groups = []kmsg.OffsetFetchRequestGroup{{Group: "g", Topics: []kmsg.OffsetFetchRequestGroupTopic{{Topic: name, Partitions: []int32{0}}}}}
+	join := kmsg.NewPtrJoinGroupRequest()
+	join.Group, join.ProtocolType, join.Protocols = "g", "consumer", []kmsg.JoinGroupRequestProtocol{{Name: "range", Metadata: []byte("m")}}
+	beat := kmsg.NewPtrHeartbeatRequest()
+	beat.Group, beat.MemberID = "g", "m"
+	leave := kmsg.NewPtrLeaveGroupRequest()
+	leave.Group, leave.MemberID, leave.Members = "g", "m", []kmsg.LeaveGroupRequestMember{{MemberID: "m"}}
+	sync := kmsg.NewPtrSyncGroupRequest()
+	sync.Group, sync.MemberID, sync.GroupAssignment = "g", "m", []kmsg.SyncGroupRequestGroupAssignment{{MemberID: "m", MemberAssignment: []byte("a")}}
+	groups := kmsg.NewPtrDescribeGroupsRequest()
+	groups.Groups = []string{"g"}
+	drop := kmsg.NewPtrDeleteGroupsRequest()
+	drop.Groups = []string{"g"}
+	forget := kmsg.NewPtrOffsetDeleteRequest()
+	forget.Group = "g"
+	forget.Topics = []kmsg.OffsetDeleteRequestTopic{{Topic: name, Partitions: []kmsg.OffsetDeleteRequestTopicPartition{{Partition: 0}}}}
 	return []kmsg.Request{
+		commit, fetch, join, beat, leave, sync, groups, kmsg.NewPtrListGroupsRequest(), drop, forget,
 		elect, records, epoch, describe, alter, dirs, more, increment, kmsg.NewPtrDescribeClusterRequest(),
 		produceRequest(name, 0, 1, batch(t, 0, "a")), fetchRequest(name, [16]byte{1}, 0, 0),
 		list, metadata, find, versions, create, remove, kmsg.NewPtrInitProducerIDRequest(),

@@ -12,9 +12,10 @@ import (
 // sorted, with flexible versions where kmsg has them.
 func TestTableOfHandlers(t *testing.T) {
 	want := map[int16][3]int16{ // min, max, lowest that is served
-		0: {0, 11, 3}, 1: {4, 17, 4}, 2: {1, 10, 1}, 3: {0, 13, 0}, 10: {0, 4, 0},
+		0: {0, 11, 3}, 1: {4, 17, 4}, 2: {1, 10, 1}, 3: {0, 13, 0},
+		8: {1, 9, 1}, 9: {1, 9, 1}, 10: {0, 4, 0}, 11: {0, 9, 0}, 12: {0, 4, 0}, 13: {0, 5, 0}, 14: {0, 5, 0}, 15: {0, 6, 0}, 16: {0, 5, 0},
 		18: {0, 4, 0}, 19: {2, 7, 2}, 20: {1, 6, 1}, 21: {0, 2, 0}, 22: {0, 4, 0}, 23: {2, 4, 2},
-		32: {1, 4, 1}, 33: {0, 2, 0}, 35: {1, 4, 1}, 37: {0, 3, 0}, 43: {0, 2, 0}, 44: {0, 1, 0}, 60: {0, 2, 0},
+		32: {1, 4, 1}, 33: {0, 2, 0}, 35: {1, 4, 1}, 37: {0, 3, 0}, 42: {0, 2, 0}, 43: {0, 2, 0}, 44: {0, 1, 0}, 47: {0, 0, 0}, 60: {0, 2, 0},
 	}
 	hs := newHandlers(newMetrics())
 	if len(hs.table) != len(want) || !slices.IsSortedFunc(hs.table, func(a, b *handler) int { return int(a.key - b.key) }) {
@@ -38,7 +39,7 @@ func TestTableOfHandlers(t *testing.T) {
 			t.Errorf("%s is not found", h.name)
 		}
 	}
-	if hs.find(11) != nil || hs.find(-1) != nil || hs.find(maxKey) != nil || hs.find(maxKey+1) != nil || hs.find(999) != nil {
+	if hs.find(4) != nil || hs.find(-1) != nil || hs.find(maxKey) != nil || hs.find(maxKey+1) != nil || hs.find(999) != nil {
 		t.Error("found what is not there")
 	}
 }
@@ -308,17 +309,24 @@ func TestInitProducerID(t *testing.T) {
 	}
 }
 
-// FindCoordinator says of groups and transactions alike, finally and with a
-// text, that they are not served.
+// FindCoordinator names this node for every group, and says of transactions,
+// finally and with a text, that they are not served.
 func TestFindCoordinator(t *testing.T) {
-	c := startDoor(t, setup{noBroker: true}).dial(t)
+	c := startDoor(t, setup{}).dial(t)
 	for v := int16(0); v <= 4; v++ {
 		for kind := int8(0); kind <= 2; kind++ {
+			if v == 0 && kind > 0 {
+				continue // version 0 knows groups only
+			}
+			code, node := int16(35), int32(-1)
+			if kind == 0 {
+				code, node = 0, 1
+			}
 			req := kmsg.NewPtrFindCoordinatorRequest()
 			req.CoordinatorKey, req.CoordinatorKeys, req.CoordinatorType = "g", []string{"g", "h"}, kind
 			resp := ask[*kmsg.FindCoordinatorResponse](c, req, v)
 			if v < 4 {
-				if resp.ErrorCode != 35 || resp.NodeID != -1 || v >= 1 && resp.ErrorMessage == nil {
+				if resp.ErrorCode != code || resp.NodeID != node || v >= 1 && (resp.ErrorMessage == nil) != (kind == 0) || kind == 0 && resp.Host != "127.0.0.1" {
 					t.Errorf("version %d: %+v", v, resp)
 				}
 				continue
@@ -327,7 +335,7 @@ func TestFindCoordinator(t *testing.T) {
 				t.Fatalf("version %d: %+v", v, resp)
 			}
 			for _, r := range resp.Coordinators {
-				if r.ErrorCode != 35 || r.NodeID != -1 || r.ErrorMessage == nil || !strings.Contains(*r.ErrorMessage, "not supported") {
+				if r.ErrorCode != code || r.NodeID != node || kind > 0 && (r.ErrorMessage == nil || !strings.Contains(*r.ErrorMessage, "not supported")) {
 					t.Errorf("version %d: %+v", v, r)
 				}
 			}
