@@ -10,7 +10,6 @@ import (
 	"leat/replication"
 	"leat/replication/controller"
 	"leat/storage"
-	"leat/storage/record"
 )
 
 // partition is this node's replica of one partition: its log, how far it is
@@ -47,11 +46,12 @@ func newPartition(id storage.ID, topic *topic, self int32, l *storage.Log, meta 
 	return p
 }
 
-// append gives a batch its place in the log, patching its bytes. The bytes are
-// in the page cache when it returns.
-func (p *partition) append(b record.Batch, acks Acks, trusted bool) (storage.Appended, error) {
+// append gives a batch its place in the log, patching its bytes; the epoch is
+// the partition's. The bytes are in the page cache when it returns.
+func (p *partition) append(in storage.Append, acks Acks) (storage.Appended, error) {
 	p.mu.Lock()
-	epoch, gone := p.mu.meta.LeaderEpoch, p.mu.gone
+	gone := p.mu.gone
+	in.Epoch = p.mu.meta.LeaderEpoch
 	inSync, required := p.mu.progress.InSync(), p.mu.settings.minInSync(len(p.mu.meta.Replicas))
 	cached := !p.mu.settings.durable
 	p.mu.Unlock()
@@ -61,7 +61,7 @@ func (p *partition) append(b record.Batch, acks Acks, trusted bool) (storage.App
 	case acks == AcksAll && inSync < required:
 		return storage.Appended{}, fmt.Errorf("%w: %d in sync, min.insync.replicas is %d", ErrNotEnoughReplicas, inSync, required)
 	}
-	a, err := p.log.Append(storage.Append{Batch: b, Epoch: epoch, Trusted: trusted})
+	a, err := p.log.Append(in)
 	if err == nil && cached {
 		p.advance()
 	}

@@ -8,6 +8,7 @@ import (
 
 	"leat/auth"
 	"leat/replication/controller"
+	"leat/storage"
 	"leat/storage/record"
 )
 
@@ -114,7 +115,7 @@ func (b *Broker) produced(acks Acks, timeout time.Duration, batches int) *Produc
 
 // append appends batch i to its partition.
 func (pr *Produced) append(i int, part *partition, batch record.Batch, trusted bool) {
-	a, err := part.append(batch, pr.acks, trusted)
+	a, err := part.append(storage.Append{Batch: batch, Trusted: trusted}, pr.acks)
 	if err != nil {
 		part.topic.counts.failed(err)
 		pr.results[i] = failed(err)

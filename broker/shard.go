@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"leat/broker/group"
+	"leat/storage"
 	"leat/storage/record"
 )
 
@@ -326,7 +327,7 @@ func (s *shard) write(changes []change) (base int64, err error) {
 	if err != nil {
 		return 0, err
 	}
-	a, err := s.part.append(batch, AcksAll, true)
+	a, err := s.part.append(storage.Append{Batch: batch, Trusted: true, Essential: true}, AcksAll)
 	return a.Base, err
 }
 
