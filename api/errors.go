@@ -34,6 +34,7 @@ const (
 	KafkaUnknownMember               int16 = 25
 	KafkaInvalidSessionTimeout       int16 = 26
 	KafkaRebalanceInProgress         int16 = 27
+	KafkaInvalidCommitOffsetSize     int16 = 28
 	KafkaTopicAuthorization          int16 = 29
 	KafkaGroupAuthorization          int16 = 30
 	KafkaClusterAuthorization        int16 = 31
@@ -158,6 +159,7 @@ var table = []row{
 	{broker.ErrInconsistentProtocol, KafkaInconsistentProtocol, http.StatusUnprocessableEntity, "inconsistent_protocol", "Inconsistent group protocol", final, show},
 	{broker.ErrInvalidSession, KafkaInvalidSessionTimeout, http.StatusUnprocessableEntity, "invalid_session_timeout", "Invalid session timeout", final, show},
 	{broker.ErrMetadataTooLarge, KafkaOffsetMetadataTooLarge, http.StatusUnprocessableEntity, "offset_metadata_too_large", "Offset metadata is too large", final, show},
+	{broker.ErrCommitTooLarge, KafkaInvalidCommitOffsetSize, http.StatusRequestEntityTooLarge, "commit_too_large", "Commit is too large", final, show},
 	{broker.ErrCoordinatorLoading, KafkaCoordinatorLoading, http.StatusServiceUnavailable, "coordinator_loading", "Group coordinator is loading", retry, show},
 	{broker.ErrCoordinatorNotAvailable, KafkaCoordinatorNotAvailable, http.StatusServiceUnavailable, "coordinator_not_available", "Group coordinator is not available", unclear, hide},
 	{broker.ErrGroupGone, KafkaCoordinatorNotAvailable, http.StatusServiceUnavailable, "coordinator_not_available", "Group coordinator is not available", unclear, hide},

@@ -221,6 +221,9 @@ func (b *Broker) lead(ctx context.Context, logs map[storage.ID]*storage.Log) err
 func (b *Broker) Close() error {
 	b.stop(ErrShuttingDown)
 	b.endAll(ErrShuttingDown)
+	// Who makes the offsets topic begins its loops before they are waited for.
+	<-b.groups.making
+	defer b.groups.making.give()
 	b.loops.Wait()
 	// Who changes metadata comes to an end before the store closes; nobody
 	// begins any more.

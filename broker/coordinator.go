@@ -3,9 +3,12 @@ package broker
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math"
+	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -48,11 +51,7 @@ func (b *Broker) startShards() {
 	cfg := b.groupConfig()
 	var shards []*shard
 	for i := range t.Partitions {
-		part, err := b.partition(t, int32(i))
-		if err != nil {
-			b.log.Error("groups of a partition are not served", slog.Int("offsets_partition", i), slog.Any("err", err))
-		}
-		shards = append(shards, b.newShard(part, cfg))
+		shards = append(shards, b.newShard(storage.ID{Topic: t.ID, Partition: int32(i)}, cfg))
 	}
 	b.groups.mu.Lock()
 	b.groups.mu.shards = shards
@@ -89,10 +88,12 @@ func (b *Broker) shard(ctx context.Context, id string, create bool) (*shard, err
 	return shards[offsetsPartition(id, int32(len(shards)))], nil
 }
 
-// offsetsConfigs are the configs of the offsets topic: one operation is one
+// offsetsBatch is the largest batch of the offsets topic: one operation is one
 // batch, whatever it commits.
+const offsetsBatch = 64 << 20
+
 var offsetsConfigs = map[string]string{
-	"cleanup.policy": "compact", "segment.bytes": "104857600", "max.message.bytes": "67108864", "compression.type": "producer",
+	"cleanup.policy": "compact", "segment.bytes": "104857600", "max.message.bytes": strconv.Itoa(offsetsBatch), "compression.type": "producer",
 	"flush.messages": "1",
 }
 
@@ -179,8 +180,11 @@ func (b *Broker) purgeSoon() {
 	}
 }
 
-// sweep looks through the store for groups with offsets that may go, and has the
-// shard look at each of those.
+// sweepChunk is how many groups are looked at while the others wait.
+const sweepChunk = 100
+
+// sweep looks through the store for groups with offsets that may go, and for
+// those that have none, and has the shard look at each of those.
 func (s *shard) sweep(ctx context.Context, expire bool) error {
 	select {
 	case <-s.loaded:
@@ -190,28 +194,46 @@ func (s *shard) sweep(ctx context.Context, expire bool) error {
 	if s.failed != nil {
 		return s.failed
 	}
+	due, err := s.due(expire)
+	if err != nil {
+		return err
+	}
+	for chunk := range slices.Chunk(due, sweepChunk) {
+		failed, err := ask(ctx, s, func(_ time.Time, done func(error)) {
+			s.whenQuiet(func(now time.Time) {
+				var errs []error
+				for _, id := range chunk {
+					errs = append(errs, s.expire(id, now, expire))
+				}
+				s.answer(nil, func(err error) { done(errors.Join(append(errs, err)...)) })
+			})
+		})
+		if err = errors.Join(err, failed); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// due lists the groups to look at, which need not all have something to let go.
+func (s *shard) due(expire bool) (due []string, err error) {
 	now, keep, state := s.now().UnixMilli(), s.retention(), s.broker.proposer.State()
-	var due []string
-	err := s.store.offsets("", true, func(id, _ string, _ int32, o *committed) error {
+	has := map[string]bool{} // the groups with offsets, and whether they are due
+	err = s.store.offsets("", true, func(id, _ string, _ int32, o *committed) error {
 		old := expire && (o.expires >= 0 && now >= o.expires || o.expires < 0 && now-o.at >= keep)
-		if gone := state.Topic(o.topic) == nil; (old || gone) && (len(due) == 0 || due[len(due)-1] != id) {
+		has[id] = has[id] || old || state.Topic(o.topic) == nil
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	err = s.store.groups(func(id string) error {
+		if late, some := has[id]; late || !some && expire {
 			due = append(due, id)
 		}
 		return nil
 	})
-	for _, id := range due {
-		if err != nil {
-			return err
-		}
-		var failed error
-		failed, err = ask(ctx, s, func(_ time.Time, done func(error)) {
-			s.whenQuiet(func(now time.Time) { done(s.expire(id, now, expire)) })
-		})
-		if err == nil {
-			err = failed
-		}
-	}
-	return err
+	return due, err
 }
 
 // retention is how long offsets are kept, in ms.

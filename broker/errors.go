@@ -36,6 +36,7 @@ var (
 	ErrCoordinatorNotAvailable = errors.New("coordinator is not available")
 	ErrUnknownGroup            = errors.New("unknown group")
 	ErrMetadataTooLarge        = errors.New("offset metadata is too large")
+	ErrCommitTooLarge          = errors.New("too many offsets in one commit")
 )
 
 // Errors that come up from the log, the batch format and the metadata,

@@ -227,6 +227,13 @@ func (b *Broker) CommitOffsets(ctx context.Context, p auth.Principal, id string,
 	if len(changes) == 0 {
 		return errs, nil
 	}
+	total := 0
+	for i := range changes {
+		total += changes[i].size()
+	}
+	if total > maxOperation {
+		return nil, fmt.Errorf("%w: %d bytes, at most %d are allowed", ErrCommitTooLarge, total, maxOperation)
+	}
 	s, err := b.shard(ctx, id, true)
 	if err != nil {
 		return nil, err

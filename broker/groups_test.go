@@ -31,13 +31,19 @@ func (c *groupClient) join(t *testing.T) {
 type groupClient struct {
 	b         *Broker
 	group, id string
+	topic     string // that it subscribes to; none if empty
 	joined    JoinReply
 }
 
 func (c *groupClient) request() *JoinRequest {
+	meta := []byte{0, 1, 0, 0, 0, 0}
+	if c.topic != "" {
+		meta = append([]byte{0, 1, 0, 0, 0, 1, 0, byte(len(c.topic))}, c.topic...)
+	}
+	meta = append(meta, 0, 0, 0, 0)
 	return &JoinRequest{
 		Member:       GroupMember{ID: c.id, ClientID: "c", Host: "/127.0.0.1", Session: 10 * time.Second, RebalanceTimeout: 10 * time.Second},
-		ProtocolType: "consumer", Protocols: []GroupProtocol{{Name: "range", Metadata: []byte{0, 1, 0, 0, 0, 0, 0, 0, 0, 0}}}, IDFirst: true,
+		ProtocolType: "consumer", Protocols: []GroupProtocol{{Name: "range", Metadata: meta}}, IDFirst: true,
 	}
 }
 

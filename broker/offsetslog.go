@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"time"
@@ -18,12 +19,16 @@ const offsetsTopic = "__consumer_offsets"
 // The versions of keys and values that are written. Readers of Kafka's tools
 // tell what a record is by the version of its key.
 const (
-	offsetKeyVersion     = 1
-	groupKeyVersion      = 2
-	offsetValueVersion   = 4 // has the topic's id
-	expiringValueVersion = 1 // the only one with a time of its own
-	groupValueVersion    = 3
+	offsetKeyVersion   = 1
+	groupKeyVersion    = 2
+	offsetValueVersion = 4 // has the topic's id
+	groupValueVersion  = 3
 )
+
+// expiryTag is a tagged field of the server's own in the value of an offset: when
+// it expires, u64, for a client that has said so. Version 1 has a field for that
+// and none for the topic's id; readers skip tags that they do not know.
+const expiryTag = 10_000
 
 // offsetsPartition is the partition of the offsets topic that a group belongs
 // to, as Kafka's tools reckon: Java's hash of the id.
@@ -55,6 +60,21 @@ type committed struct {
 	expires  int64 // wall clock, ms; -1 for the server's rules
 }
 
+// size is about what the change adds to the log.
+func (c *change) size() int {
+	n := len(c.group) + len(c.topic) + 100
+	if c.offset != nil {
+		n += len(c.offset.metadata)
+	}
+	if c.members != nil {
+		for i := range c.members.Members {
+			m := &c.members.Members[i]
+			n += len(m.ID) + len(m.ClientID) + len(m.Metadata) + len(m.Assignment) + 100
+		}
+	}
+	return n
+}
+
 // key is the record's key.
 func (c *change) key() []byte {
 	if c.topic == "" {
@@ -80,10 +100,10 @@ func (c *change) value() []byte {
 func (o *committed) encode() []byte {
 	v := kmsg.OffsetCommitValue{
 		Version: offsetValueVersion, Offset: o.offset, LeaderEpoch: o.epoch, Metadata: o.metadata,
-		CommitTimestamp: o.at, ExpireTimestamp: o.expires, TopicID: o.topic,
+		CommitTimestamp: o.at, TopicID: o.topic,
 	}
 	if o.expires >= 0 {
-		v.Version = expiringValueVersion
+		v.UnknownTags.Set(expiryTag, binary.BigEndian.AppendUint64(nil, uint64(o.expires)))
 	}
 	return v.AppendTo(nil)
 }
@@ -93,6 +113,11 @@ func decodeOffset(p []byte) (*committed, error) {
 	if err := v.ReadFrom(p); err != nil {
 		return nil, fmt.Errorf("committed offset: %w", err)
 	}
+	v.UnknownTags.Each(func(tag uint32, value []byte) {
+		if tag == expiryTag && len(value) == 8 {
+			v.ExpireTimestamp = int64(binary.BigEndian.Uint64(value))
+		}
+	})
 	return &committed{
 		topic: v.TopicID, offset: v.Offset, epoch: v.LeaderEpoch, metadata: v.Metadata, at: v.CommitTimestamp, expires: v.ExpireTimestamp,
 	}, nil

@@ -28,6 +28,9 @@ const (
 	// storeSync is how long changes of the store may wait for the disk. The log
 	// has them, so this only bounds what a start reads again.
 	storeSync = time.Second
+	// maxOperation is the most that one operation may add to the log: half of
+	// the largest batch.
+	maxOperation = offsetsBatch / 2
 )
 
 // shard is the coordinator of the groups of one partition of the offsets topic:
@@ -36,7 +39,8 @@ const (
 // its answers go out when the batch is committed and the store has it.
 type shard struct {
 	broker *Broker
-	part   *partition
+	id     storage.ID
+	part   *partition // set by run
 	store  *offsetStore
 	config *group.Config
 	log    *slog.Logger
@@ -58,9 +62,11 @@ type shard struct {
 
 	filling round   // not appended yet
 	rounds  []round // appended, oldest first
+	settled int64   // the offset up to which the store has the log
 	quiet   []func(now time.Time)
 	builder record.Builder
 	lazy    bool // the store has changes that are not durable
+	full    bool // the store has no room for the oldest round
 	wake    *sleeper
 	place   place
 	parked  bool
@@ -96,10 +102,10 @@ type answer struct {
 }
 
 // newShard makes the coordinator of a partition. run must be called.
-func (b *Broker) newShard(part *partition, cfg *group.Config) *shard {
+func (b *Broker) newShard(id storage.ID, cfg *group.Config) *shard {
 	s := &shard{
-		broker: b, part: part, store: newOffsetStore(b.db, part.id.Topic, part.id.Partition), config: cfg,
-		log:      b.log.With(slog.Int("offsets_partition", int(part.id.Partition))),
+		broker: b, id: id, store: newOffsetStore(b.db, id.Topic, id.Partition), config: cfg,
+		log:      b.log.With(slog.Int("offsets_partition", int(id.Partition))),
 		requests: make(chan func(time.Time), shardQueue), loaded: make(chan struct{}),
 		groups: map[string]*held{}, joins: map[group.Token]func(group.JoinReply){}, syncs: map[group.Token]func(group.SyncReply){},
 		wake: newSleeper(),
@@ -131,10 +137,15 @@ func (s *shard) submit(ctx context.Context, fn func(now time.Time)) error {
 
 // run serves until the broker closes.
 func (s *shard) run() {
-	s.failed = s.load()
+	err := s.load()
+	if err != nil {
+		s.failed = notAvailable(err)
+	}
 	close(s.loaded)
-	if s.failed != nil {
-		s.log.Error("groups are not served", slog.Any("err", s.failed))
+	if err != nil {
+		if s.broker.done.Err() == nil {
+			s.log.Error("groups of a partition are not served", slog.Any("err", err))
+		}
 		return
 	}
 	timer := time.NewTimer(time.Hour)
@@ -172,7 +183,7 @@ func (s *shard) now() time.Time { return s.broker.opts.Now() }
 // gather serves fn and those that wait behind it, as many as a round takes.
 func (s *shard) gather(fn func(now time.Time)) {
 	now := s.now()
-	for {
+	for range shardQueue {
 		fn(now)
 		if s.filling.bytes >= roundBytes || len(s.quiet) > 0 {
 			return
@@ -233,11 +244,16 @@ func (s *shard) group(id string, create bool, now time.Time) (*held, error) {
 
 // forget lets a group go that is in the store as it is.
 func (s *shard) forget(h *held) {
-	if h.Idle() && !h.changed && h.end <= s.part.hw.Load() && s.groups[h.ID()] == h {
-		delete(s.groups, h.ID())
-		if h.index >= 0 {
-			heap.Remove(&s.timers, h.index)
-		}
+	if h.Idle() && !h.changed && h.end <= s.settled && s.groups[h.ID()] == h {
+		s.drop(h)
+	}
+}
+
+// drop takes a group out of memory.
+func (s *shard) drop(h *held) {
+	delete(s.groups, h.ID())
+	if h.index >= 0 {
+		heap.Remove(&s.timers, h.index)
 	}
 }
 
@@ -276,10 +292,7 @@ func (s *shard) take(h *held, e group.Effects) {
 // change puts a change into the round.
 func (s *shard) change(h *held, c change) {
 	s.filling.changes = append(s.filling.changes, c)
-	s.filling.bytes += len(c.group) + len(c.topic) + 100
-	if c.offset != nil {
-		s.filling.bytes += len(c.offset.metadata)
-	}
+	s.filling.bytes += c.size()
 	if h != nil && !h.changed {
 		h.changed = true
 		s.filling.touched = append(s.filling.touched, h)
@@ -296,25 +309,45 @@ func (s *shard) answer(h *held, fn func(err error)) {
 // go out, or join the round that they wait for.
 func (s *shard) append() {
 	r := s.filling
+	s.filling = round{}
 	if len(r.changes) == 0 {
-		s.filling.answers = nil
 		s.reply(r.answers)
 		return
 	}
-	s.filling = round{}
-	base, err := s.write(r.changes)
 	for _, h := range r.touched {
 		h.changed = false
 	}
-	if err != nil {
-		s.refuse(&r, err)
-		return
+	for {
+		n := r.fit()
+		base, err := s.write(r.changes[:n])
+		if err != nil {
+			s.refuse(&r, err)
+			return
+		}
+		end := base + int64(n)
+		for _, h := range r.touched {
+			h.end = end
+		}
+		if n == len(r.changes) {
+			r.end = end
+			s.rounds = append(s.rounds, r)
+			return
+		}
+		s.rounds = append(s.rounds, round{changes: r.changes[:n], touched: r.touched, end: end})
+		r.changes = r.changes[n:]
 	}
-	r.end = base + int64(len(r.changes))
-	for _, h := range r.touched {
-		h.end = r.end
+}
+
+// fit is how many of the changes fit one batch: all, as a rule. Only the removal
+// of very many offsets does not, which need not be one.
+func (r *round) fit() int {
+	bytes := 0
+	for i := range r.changes {
+		if bytes += r.changes[i].size(); bytes > maxOperation && i > 0 {
+			return i
+		}
 	}
-	s.rounds = append(s.rounds, r)
+	return len(r.changes)
 }
 
 func (s *shard) write(changes []change) (base int64, err error) {
@@ -333,9 +366,8 @@ func (s *shard) write(changes []change) (base int64, err error) {
 
 // reply sends answers, or keeps those whose group has changes on their way.
 func (s *shard) reply(answers []answer) {
-	hw := s.part.hw.Load()
 	for _, a := range answers {
-		if a.h != nil && a.h.end > hw && len(s.rounds) > 0 {
+		if a.h != nil && a.h.end > s.settled {
 			last := &s.rounds[len(s.rounds)-1]
 			last.answers = append(last.answers, a)
 			continue
@@ -348,13 +380,13 @@ func (s *shard) reply(answers []answer) {
 // changed go back to what was appended before, and their members join again.
 func (s *shard) refuse(r *round, err error) {
 	s.log.Warn("changes of groups were refused", slog.Any("err", err))
-	err = fmt.Errorf("%w: %w", ErrCoordinatorNotAvailable, err)
+	err = notAvailable(err)
 	answers := r.answers
 	for i := range r.changes {
 		if r.changes[i].topic != "" {
 			continue
 		}
-		if h := s.groups[r.changes[i].group]; h != nil {
+		if h := s.groups[r.changes[i].group]; h != nil && slices.Contains(r.touched, h) {
 			s.take(h, h.Kill(s.now(), err))
 			answers = append(answers, s.filling.answers...)
 			s.filling = round{}
@@ -364,35 +396,46 @@ func (s *shard) refuse(r *round, err error) {
 	for _, a := range answers {
 		a.fn(err)
 	}
+	for _, h := range r.touched {
+		s.forget(h)
+	}
 }
 
-// goBack puts what was appended last of a group in its place. What is committed
-// is in the store, where group finds it.
+// notAvailable is err for clients, who look for the coordinator again: they
+// know what to do then, and nothing of its disk.
+func notAvailable(err error) error { return fmt.Errorf("%w: %v", ErrCoordinatorNotAvailable, err) } //nolint:errorlint // the cause must not decide the code
+
+// goBack puts what was appended last of a group in its place.
 func (s *shard) goBack(h *held) {
-	delete(s.groups, h.ID())
-	if h.index >= 0 {
-		heap.Remove(&s.timers, h.index)
-	}
-	before := s.lastAppended(h.ID())
-	if before == nil {
+	s.drop(h)
+	before, onItsWay := s.lastAppended(h.ID())
+	again := &held{end: h.end, index: -1}
+	switch {
+	case before != nil:
+		again.Group = group.Restore(h.ID(), s.config, before, s.now())
+	case onItsWay: // its removal
+		again.Group = group.New(h.ID(), s.config, s.now())
+	default: // the store has it, and a group with members is kept in memory
+		if _, err := s.group(h.ID(), false, s.now()); err != nil {
+			s.log.Error("group cannot be read", slog.Any("err", err))
+		}
 		return
 	}
-	again := &held{Group: group.Restore(h.ID(), s.config, before, s.now()), end: h.end, index: -1}
 	s.groups[h.ID()] = again
 	s.schedule(again)
 }
 
-// lastAppended is the newest record of a group that is on its way; one that is
-// committed is in the store, where group finds it.
-func (s *shard) lastAppended(id string) *group.Record {
+// lastAppended is the newest record of a group that is on its way, nil for one
+// that removes it.
+func (s *shard) lastAppended(id string) (r *group.Record, found bool) {
 	for _, r := range slices.Backward(s.rounds) {
 		for _, c := range slices.Backward(r.changes) {
 			if c.group == id && c.topic == "" {
-				return c.members
+				return c.members, true
 			}
 		}
 	}
-	return nil
+	return nil, false
 }
 
 // settle takes the committed rounds into the store and sends their answers, and
@@ -402,18 +445,8 @@ func (s *shard) settle() {
 		s.parked = false
 	}
 	for len(s.rounds) > 0 && s.rounds[0].end <= s.part.hw.Load() {
-		r := s.rounds[0]
-		s.rounds = s.rounds[1:]
-		err := s.store.apply(r.changes, r.end, false)
-		s.lazy = true
-		for _, a := range r.answers {
-			a.fn(err)
-		}
-		if err != nil {
-			continue // the store has failed, and the process ends
-		}
-		for _, h := range r.touched {
-			s.forget(h)
+		if !s.applyFirst() {
+			return
 		}
 	}
 	if len(s.rounds) == 0 || s.parked {
@@ -426,6 +459,35 @@ func (s *shard) settle() {
 	s.wake.arm()
 	s.parked = true
 	s.part.park(&s.place, s.rounds[0].end)
+}
+
+// applyFirst takes the oldest round into the store and sends its answers. On a
+// full disk it reports false, and is tried again with the next tick: the log has
+// the round already, so it is not refused, and who waits for it waits.
+func (s *shard) applyFirst() bool {
+	r := s.rounds[0]
+	err := s.store.apply(r.changes, r.end, false)
+	if errors.Is(err, storage.ErrFull) {
+		if !s.full {
+			s.log.Warn("groups wait for room on the disk", slog.Any("err", err))
+		}
+		s.full = true
+		return false
+	}
+	s.full, s.lazy = false, true
+	s.rounds = s.rounds[1:]
+	if err == nil {
+		s.settled = r.end
+	} else {
+		err = notAvailable(err) // the store has failed, and the process ends
+	}
+	for _, a := range r.answers {
+		a.fn(err)
+	}
+	for _, h := range r.touched {
+		s.forget(h)
+	}
+	return true
 }
 
 // stop answers everybody with err; nothing that is on its way is known of.
@@ -463,162 +525,5 @@ func (s *shard) syncStore() {
 	if err == nil {
 		s.lazy = false
 		s.synced.Store(applied)
-	}
-}
-
-// load brings the store up to the log's watermark and the groups with members
-// into memory.
-func (s *shard) load() error {
-	next, err := s.store.applied()
-	if err != nil {
-		return err
-	}
-	o, hw := s.part.log.Offsets(), s.part.hw.Load()
-	if next < o.Start || next > hw {
-		if err := s.store.wipe(); err != nil {
-			return err
-		}
-		next = o.Start
-	}
-	if err := s.replay(next, hw); err != nil {
-		return err
-	}
-	s.synced.Store(hw)
-	now := s.now()
-	return s.store.eachMembers(func(id string, v []byte) error {
-		r, err := decodeMembers(v)
-		if err != nil || len(r.Members) == 0 {
-			return err
-		}
-		h := &held{Group: group.Restore(id, s.config, r, now), index: -1}
-		s.groups[id] = h
-		s.schedule(h)
-		return nil
-	})
-}
-
-// replayChunk is how much of the log is read at a time.
-const replayChunk = 1 << 20
-
-// replay takes the log in [next, hw) into the store.
-func (s *shard) replay(next, hw int64) error {
-	var buf []byte
-	var reader record.Reader
-	defer reader.Close()
-	for next < hw {
-		section, err := s.part.log.Read(next, replayChunk, hw)
-		if err != nil {
-			return err
-		}
-		if section == nil {
-			return fmt.Errorf("log ends at %d, not %d", next, hw)
-		}
-		buf = append(buf[:0], make([]byte, section.Len())...)
-		_, err = section.ReadAt(buf, 0)
-		end := section.NextOffset()
-		section.Release()
-		if err != nil {
-			return err
-		}
-		changes, err := s.changesIn(buf, next, &reader)
-		if err == nil {
-			err = s.store.apply(changes, end, end >= hw)
-		}
-		if err != nil {
-			return err
-		}
-		next = end
-	}
-	return nil
-}
-
-// changesIn decodes batches; records before the offset from are left out, and so
-// are those that this version does not know.
-func (s *shard) changesIn(p []byte, from int64, reader *record.Reader) ([]change, error) {
-	var changes []change
-	for len(p) > 0 {
-		b := record.Batch(p[:record.Batch(p).Size()])
-		p = p[len(b):]
-		if err := reader.Reset(b, 0); err != nil {
-			return nil, err
-		}
-		for {
-			var r record.Record
-			if err := reader.Next(&r); err != nil {
-				break
-			}
-			if r.Offset < from {
-				continue
-			}
-			c, err := decodeChange(r.Key, r.Value)
-			if errors.Is(err, errForeignRecord) {
-				continue
-			}
-			if err != nil {
-				s.log.Error("a record of the offsets topic cannot be read and is skipped", slog.Int64("offset", r.Offset), slog.Any("err", err))
-				continue
-			}
-			changes = append(changes, c)
-		}
-	}
-	return changes, nil
-}
-
-// timers are the groups that wait for something, the earliest first.
-type timers []*held
-
-func (t timers) Len() int           { return len(t) }
-func (t timers) Less(i, j int) bool { return t[i].due.Before(t[j].due) }
-func (t timers) Swap(i, j int) {
-	t[i], t[j] = t[j], t[i]
-	t[i].index, t[j].index = i, j
-}
-
-// Push is for container/heap.
-func (t *timers) Push(x any) {
-	h := x.(*held)
-	h.index = len(*t)
-	*t = append(*t, h)
-}
-
-// Pop is for container/heap.
-func (t *timers) Pop() any {
-	last := len(*t) - 1
-	h := (*t)[last]
-	(*t)[last] = nil
-	*t, h.index = (*t)[:last], -1
-	return h
-}
-
-// schedule sees to it that the group is looked at in time.
-func (s *shard) schedule(h *held) {
-	due, ok := h.Deadline()
-	switch {
-	case !ok && h.index >= 0:
-		heap.Remove(&s.timers, h.index)
-	case !ok:
-	case h.index < 0:
-		h.due = due
-		heap.Push(&s.timers, h)
-	case !due.Equal(h.due):
-		h.due = due
-		heap.Fix(&s.timers, h.index)
-	}
-}
-
-func (s *shard) untilDue() time.Duration {
-	if len(s.timers) == 0 {
-		return time.Hour
-	}
-	return max(s.timers[0].due.Sub(s.now()), 0)
-}
-
-// tick does what is due.
-func (s *shard) tick() {
-	now := s.now()
-	for len(s.timers) > 0 && !s.timers[0].due.After(now) {
-		h := s.timers[0]
-		s.take(h, h.Tick(now))
-		s.forget(h)
 	}
 }

@@ -20,6 +20,10 @@ type SyncReply struct {
 	Assignment             []byte
 }
 
+// leastTimeout is how often at most a group looks for who has come, whatever
+// rebalance timeout its members ask for.
+const leastTimeout = time.Second
+
 // prepare begins a rebalance.
 func (g *Group) prepare(now time.Time) {
 	for _, m := range g.inOrder() {
@@ -87,7 +91,7 @@ func (g *Group) complete(now time.Time) {
 		g.persist()
 		return
 	}
-	g.rebalance = rebalance{deadline: now.Add(g.rebalanceTimeout())}
+	g.rebalance = rebalance{deadline: now.Add(max(g.rebalanceTimeout(), leastTimeout))}
 	g.by(g.rebalance.deadline)
 	if !g.electJoined() {
 		return // only static members are left, and none of them is there to lead
