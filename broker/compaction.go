@@ -47,7 +47,7 @@ func (b *Broker) compactNext(cleaner *storage.Cleaner) (more bool) {
 	if p == nil {
 		return false
 	}
-	done, err := p.log.Compact(b.done, cleaner, p.hw.Load())
+	done, err := p.log.Compact(b.done, cleaner, b.compactTo(p))
 	switch {
 	case err == nil:
 		return done.To > done.From
@@ -80,7 +80,7 @@ func (b *Broker) dirtiest(now time.Time) *partition {
 		if !compact || gone != nil || p.skipped() {
 			continue
 		}
-		dirt := p.log.Dirt(now, p.hw.Load())
+		dirt := p.log.Dirt(now, b.compactTo(p))
 		greatest = max(greatest, dirt.Ratio())
 		if dirt.Dirty > 0 && (dirt.Overdue || dirt.Ratio() > ratio) && (next == nil || dirt.Ratio() > most) {
 			next, most = p, dirt.Ratio()
@@ -88,6 +88,21 @@ func (b *Broker) dirtiest(now time.Time) *partition {
 	}
 	b.metrics.dirtyRatio.Set(greatest)
 	return next
+}
+
+// compactTo is where compaction of a log ends at the latest: the watermark, and
+// for the offsets topic also what the store is durable up to. A store that goes
+// back to that would otherwise never hear of an offset that was removed.
+func (b *Broker) compactTo(p *partition) int64 {
+	hw := p.hw.Load()
+	if p.topic.name != offsetsTopic {
+		return hw
+	}
+	shards := b.groups.all()
+	if int(p.id.Partition) >= len(shards) {
+		return 0
+	}
+	return min(hw, shards[p.id.Partition].synced.Load())
 }
 
 // skipped says that compaction leaves the partition alone because it is

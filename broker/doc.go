@@ -44,6 +44,32 @@
 // in a hole is a *CorruptError, and everything else is served (damage.go).
 // ElectLeaders accepts the holes for good (elect.go).
 //
+// # Groups
+//
+// Package group says what a group does; here is who drives it. The offsets topic
+// (offsetslog.go) is made when the first group comes. Each of its partitions has
+// a shard (shard.go): one goroutine, which alone touches the groups that hash to
+// it, in memory only those with members or with a change on its way. A request
+// is a function in the shard's queue of 256, beyond which callers wait.
+//
+// What requests change is gathered into a round. A round is one batch, appended
+// as with acks=all, and its answers go out once the watermark is past it and the
+// store has it; two rounds may be on their way, and what comes meanwhile
+// gathers for the next. An operation is never split over batches, but for the
+// removal of more than fits one; a commit of more is refused. A round that
+// cannot be appended is refused, and groups whose members it changed go back to
+// what was appended before. One for which the store has no room waits, and its
+// callers with it.
+//
+// The store (offsetstore.go) is what the log says, in the metadata store beside
+// the offset up to which it does. It is written without waiting for the disk,
+// which is asked for once a second; so a start reads the log only from there.
+// Compaction of the topic stays behind what is durable of the store. Members get
+// a whole session from the start on and keep their generation.
+//
+// Offsets that nobody needs are removed by a goroutine (coordinator.go), through
+// the shards: those of deleted topics at once and after a start, others by age.
+//
 // # Lock order
 //
 // Broker.mu, then topic.mu, then partition.mu, then waiter.mu or

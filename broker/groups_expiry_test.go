@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"leat/auth"
 	"leat/storage/disk"
 )
@@ -155,6 +157,87 @@ func TestDamagedOffsets(t *testing.T) {
 	}
 	if err := commitOne(t.Context(), b, good, nobody, CommitOffset{Topic: "orders", Offset: 4}); err != nil {
 		t.Errorf("in another: %v", err)
+	}
+}
+
+// Groups are counted by state, with their members, rebalances and commits, and
+// the counts go down with them.
+func TestGroupMetrics(t *testing.T) {
+	reg := prometheus.NewPedanticRegistry()
+	b := openWith(t, disk.NewMem(), func(o *Options) {
+		o.Registerer, o.Configs = reg, map[string]string{"group.initial.rebalance.delay.ms": "0"}
+	})
+	create(t, b, "orders", 1, nil)
+	check := func(when string, want string) {
+		t.Helper()
+		families, err := reg.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, f := range families {
+			for _, m := range f.GetMetric() {
+				if v := m.GetGauge().GetValue() + m.GetCounter().GetValue(); v != 0 && strings.HasPrefix(f.GetName(), "leat_group") {
+					for _, l := range m.GetLabel() {
+						got = append(got, l.GetValue())
+					}
+					got = append(got, fmt.Sprint(strings.TrimPrefix(f.GetName(), "leat_"), " ", v))
+				}
+			}
+		}
+		if text := strings.Join(got, ", "); text != want {
+			t.Errorf("%s: %s, want %s", when, text, want)
+		}
+	}
+	check("at first", "")
+	n := series(t, reg)
+	c := &groupClient{b: b, group: "g", topic: "orders"}
+	c.join(t)
+	c.sync(t)
+	if err := c.commit(t, "orders", 0, 7); err != nil {
+		t.Fatal(err)
+	}
+	check("with a member", "group_commits_total 1, group_members 1, group_rebalances_total 1, Stable, groups 1")
+	if _, err := b.LeaveGroup(t.Context(), auth.Anonymous, "g", []MemberRef{{ID: c.id}}); err != nil {
+		t.Fatal(err)
+	}
+	check("without", "group_commits_total 1, group_rebalances_total 1")
+	topics := 14 // the series of the offsets topic and of orders
+	if got := series(t, reg); got > n+topics {
+		t.Errorf("%d series, %d before the group", got, n)
+	}
+}
+
+// Compaction of the offsets topic ends where the store is durable, and the store
+// is made again from what it leaves.
+func TestOffsetsCompaction(t *testing.T) {
+	fs := disk.NewMem()
+	b := openWith(t, fs, func(o *Options) {
+		o.Configs = map[string]string{"offsets.topic.num.partitions": "1", "log.cleaner.enable": "false"}
+	})
+	create(t, b, "orders", 1, nil)
+	for i := range int64(50) {
+		if err := commitOne(t.Context(), b, "g", nobody, CommitOffset{Topic: "orders", Offset: i}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p, s := partitionOf(b, offsetsTopic), b.groups.all()[0]
+	if got := b.compactTo(p); got > s.synced.Load() {
+		t.Fatalf("compaction goes to %d, the store is durable to %d", got, s.synced.Load())
+	}
+	deadline := time.After(20 * time.Second)
+	for b.compactTo(p) != p.hw.Load() {
+		select {
+		case <-deadline:
+			t.Fatalf("compaction stays at %d of %d", b.compactTo(p), p.hw.Load())
+		case <-time.After(time.Millisecond):
+		}
+	}
+	b.groups.mu.Lock()
+	b.groups.mu.shards = nil
+	b.groups.mu.Unlock()
+	if got := b.compactTo(p); got != 0 {
+		t.Errorf("without a shard compaction goes to %d", got)
 	}
 }
 

@@ -13,6 +13,7 @@ type metrics struct {
 	// produce holds the observers of a histogram by acks: none, leader, all.
 	produce [3]prometheus.Observer
 	topics  topicMetrics
+	groups  *groupMetrics
 	// dirtyRatio is the greatest of all partitions, when they were last looked at.
 	dirtyRatio prometheus.Gauge
 }
@@ -38,6 +39,7 @@ func newMetrics(reg prometheus.Registerer, b *Broker) *metrics {
 		m.produce[i] = produce.WithLabelValues(acks)
 	}
 	m.topics.init(b)
+	m.groups = newGroupMetrics(reg)
 	gauge := func(name, help string, value func() float64) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, value)
 	}

@@ -84,6 +84,7 @@ type held struct {
 
 	due   time.Time
 	index int // in timers, -1 for none
+	tally tally
 }
 
 // round is changes that become one batch, and the answers that wait for it.
@@ -93,6 +94,7 @@ type round struct {
 	touched []*held
 	answers []answer
 	end     int64
+	began   time.Time // when it was appended
 }
 
 // answer tells a caller what became of its request.
@@ -237,9 +239,15 @@ func (s *shard) group(id string, create bool, now time.Time) (*held, error) {
 		}
 		h.Group = group.New(id, s.config, now)
 	}
-	s.groups[id] = h
-	s.schedule(h)
+	s.keep(h)
 	return h, nil
+}
+
+// keep takes a group into memory.
+func (s *shard) keep(h *held) {
+	h.tally.generation = h.Generation()
+	s.groups[h.ID()] = h
+	s.schedule(h)
 }
 
 // forget lets a group go that is in the store as it is.
@@ -251,6 +259,7 @@ func (s *shard) forget(h *held) {
 
 // drop takes a group out of memory.
 func (s *shard) drop(h *held) {
+	s.broker.metrics.groups.forget(h)
 	delete(s.groups, h.ID())
 	if h.index >= 0 {
 		heap.Remove(&s.timers, h.index)
@@ -329,11 +338,11 @@ func (s *shard) append() {
 			h.end = end
 		}
 		if n == len(r.changes) {
-			r.end = end
+			r.end, r.began = end, time.Now()
 			s.rounds = append(s.rounds, r)
 			return
 		}
-		s.rounds = append(s.rounds, round{changes: r.changes[:n], touched: r.touched, end: end})
+		s.rounds = append(s.rounds, round{changes: r.changes[:n], touched: r.touched, end: end, began: time.Now()})
 		r.changes = r.changes[n:]
 	}
 }
@@ -421,8 +430,7 @@ func (s *shard) goBack(h *held) {
 		}
 		return
 	}
-	s.groups[h.ID()] = again
-	s.schedule(again)
+	s.keep(again)
 }
 
 // lastAppended is the newest record of a group that is on its way, nil for one
@@ -478,6 +486,7 @@ func (s *shard) applyFirst() bool {
 	s.rounds = s.rounds[1:]
 	if err == nil {
 		s.settled = r.end
+		s.broker.metrics.groups.applied(&r)
 	} else {
 		err = notAvailable(err) // the store has failed, and the process ends
 	}
@@ -504,13 +513,12 @@ func (s *shard) stop(err error) {
 	s.rounds = nil
 	for _, h := range s.groups {
 		s.take(h, h.Kill(s.now(), err))
+		s.drop(h)
 	}
 	for _, a := range s.filling.answers {
 		a.fn(err)
 	}
 	s.filling = round{}
-	clear(s.groups)
-	s.timers = nil
 }
 
 // syncStore makes the store durable if it has changed.

@@ -43,9 +43,7 @@ func (s *shard) load() error {
 		if err != nil || len(r.Members) == 0 {
 			return err
 		}
-		h := &held{Group: group.Restore(id, s.config, r, now), index: -1}
-		s.groups[id] = h
-		s.schedule(h)
+		s.keep(&held{Group: group.Restore(id, s.config, r, now), index: -1})
 		return nil
 	})
 }

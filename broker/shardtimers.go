@@ -31,8 +31,9 @@ func (t *timers) Pop() any {
 	return h
 }
 
-// schedule sees to it that the group is looked at in time.
+// schedule sees to it that the group is looked at in time, and counts it.
 func (s *shard) schedule(h *held) {
+	s.broker.metrics.groups.count(h)
 	due, ok := h.Deadline()
 	switch {
 	case !ok && h.index >= 0:
