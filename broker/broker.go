@@ -77,7 +77,7 @@ func Open(ctx context.Context, opts Options) (*Broker, error) {
 	b.loops.Go(b.retain)
 	b.loops.Go(b.compact)
 	b.loops.Go(b.keepOffsets)
-	b.startShards()
+	b.startShards(false)
 	b.purgeSoon() // a crash may have come between the end of a topic and that of its offsets
 	return b, nil
 }

@@ -42,8 +42,9 @@ func (c *coordinators) all() []*shard {
 	return c.mu.shards
 }
 
-// startShards begins to coordinate if the offsets topic is there.
-func (b *Broker) startShards() {
+// startShards begins to coordinate if the offsets topic is there. With fresh
+// there is nothing to load, and nobody finds the shards before they serve.
+func (b *Broker) startShards(fresh bool) {
 	t := b.proposer.State().TopicNamed(offsetsTopic)
 	if t == nil || len(b.groups.all()) > 0 {
 		return
@@ -53,12 +54,15 @@ func (b *Broker) startShards() {
 	for i := range t.Partitions {
 		shards = append(shards, b.newShard(storage.ID{Topic: t.ID, Partition: int32(i)}, cfg))
 	}
+	for _, s := range shards {
+		b.loops.Go(s.run)
+		if fresh {
+			<-s.loaded
+		}
+	}
 	b.groups.mu.Lock()
 	b.groups.mu.shards = shards
 	b.groups.mu.Unlock()
-	for _, s := range shards {
-		b.loops.Go(s.run)
-	}
 }
 
 func (b *Broker) groupConfig() *group.Config {
@@ -111,14 +115,7 @@ func (b *Broker) makeOffsetsTopic(ctx context.Context) error {
 			return errs[0]
 		}
 	}
-	b.startShards()
-	for _, s := range b.groups.all() {
-		select { // there is nothing to load
-		case <-s.loaded:
-		case <-b.done.Done():
-			return ErrShuttingDown
-		}
-	}
+	b.startShards(true)
 	return nil
 }
 
