@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"path"
+	"syscall"
 	"testing"
 
 	"leat/storage/disk"
@@ -131,6 +132,43 @@ func checkRepaired(t *testing.T, l *Log, m *model, lost map[int64]bool) {
 		t.Fatalf("appended at %d, want %d: %v", a.Base, end, err)
 	}
 	waitDurable(t, l)
+}
+
+// A repair that finds no file descriptors for the sync of a directory waits for
+// some, and the data directory does not fail.
+func TestRepairWithoutDescriptors(t *testing.T) {
+	t.Parallel()
+	fs, m, dir := damagedLog(t)
+	name := path.Join(dir, segmentName(0, 0)+logSuffix)
+	p := fileBytes(t, fs, name)
+	p[70] ^= 1
+	setFile(t, fs, name, p)
+	d := openDir(t, fs)
+	l := openLog(t, d, damageConfig)
+	readAround(t, l, m)
+	calls, noted := 0, false
+	fs.SetFault(func(op disk.Op) error {
+		noted = noted || op.Kind == disk.OpRename && path.Base(op.To) == swapFile
+		switch {
+		case op.Kind != disk.OpSyncDir:
+		case noted: // the one of COMPACT, which gives up at once
+			noted = false
+		default:
+			if calls++; calls%4 != 0 {
+				return syscall.EMFILE
+			}
+		}
+		return nil
+	})
+	if _, err := l.Repair(t.Context()); err != nil || d.Failed() != nil {
+		t.Fatalf("repair: %v, failed: %v", err, d.Failed())
+	}
+	fs.SetFault(nil)
+	if calls < 8 {
+		t.Errorf("%d syncs of directories", calls)
+	}
+	checkRepaired(t, l, m, map[int64]bool{0: true})
+	mustClose(t, d)
 }
 
 // A hole that is found while a repair ends keeps the log fenced, and the next

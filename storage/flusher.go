@@ -241,10 +241,24 @@ func (j *flushJob) sync() error {
 		}
 	}
 	if j.names {
-		d := j.log.dir
-		return syncFault(j.log.path, d.patiently(func() error { return d.opts.FS.SyncDir(j.log.path) }))
+		return j.log.dir.syncDir(j.log.path)
 	}
 	return nil
+}
+
+// syncDir makes the names in a directory durable; see patiently.
+func (d *Dir) syncDir(path string) error {
+	return syncFault(path, d.patiently(func() error { return d.opts.FS.SyncDir(path) }))
+}
+
+// syncedDir is syncDir for who has no other way on after an error: that fails
+// the directory.
+func (d *Dir) syncedDir(path string) error {
+	err := d.syncDir(path)
+	if err != nil {
+		d.fail(err)
+	}
+	return err
 }
 
 // patiently calls fn, a sync that opens something. While the process is out of

@@ -116,7 +116,7 @@ func (l *Log) freshActive() error {
 	if err := last.createFiles(fsys); err != nil {
 		return err
 	}
-	if err := l.syncedDir(l.path); err != nil {
+	if err := l.dir.syncedDir(l.path); err != nil {
 		return err
 	}
 	last.named = true
@@ -130,15 +130,6 @@ func (l *Log) freshActive() error {
 	l.mu.Unlock()
 	l.dir.metrics.segments.Inc()
 	return nil
-}
-
-// syncedDir makes the names in a directory durable.
-func (l *Log) syncedDir(dir string) error {
-	err := syncFault(dir, l.dir.opts.FS.SyncDir(dir))
-	if err != nil {
-		l.dir.fail(err)
-	}
-	return err
 }
 
 // settled waits until the durable mark has left the segments that are repaired.
@@ -183,7 +174,7 @@ func (l *Log) beginAnew() error {
 		return err
 	}
 	for _, dir := range []string{d.path(quarantineDir), l.path, d.path(logsDir)} {
-		if err := l.syncedDir(dir); err != nil {
+		if err := l.dir.syncedDir(dir); err != nil {
 			return err
 		}
 	}
@@ -196,7 +187,7 @@ func (l *Log) beginAnew() error {
 
 // checkpointed writes a checkpoint; a failed sync fails the directory.
 func (l *Log) checkpointed() error {
-	err := l.dir.writeCheckpoint()
+	err := l.dir.patiently(l.dir.writeCheckpoint)
 	if errors.Is(err, errSync) {
 		l.dir.fail(err)
 	}

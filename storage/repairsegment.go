@@ -76,7 +76,7 @@ func (r *segmentRepair) keep() error {
 			return err
 		}
 	}
-	return r.log.syncedDir(d.path(quarantineDir))
+	return d.syncedDir(d.path(quarantineDir))
 }
 
 // write copies what holds and fills what does not.

@@ -27,7 +27,7 @@ type room struct {
 
 	configured atomic.Int64 // low-water mark, 0 for the rule
 
-	measuring sync.Mutex // over a measurement; a leaf
+	measuring sync.Mutex // over a measurement; ballast comes after it
 	ballast   struct {
 		sync.Mutex       // over a change of the file
 		there      bool  // the file exists

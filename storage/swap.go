@@ -126,13 +126,12 @@ func (rw *rewrite) create(base int64, buf []byte) (*segmentWriter, error) {
 // errGivenUp if they have left the log, after which only abandon may follow, as
 // after any error that left the directory in order.
 func (rw *rewrite) swap(old []*segment) error {
-	l, fsys := rw.log, rw.log.dir.opts.FS
+	l := rw.log
 	fresh := make([]*segment, len(rw.fresh))
 	for i, w := range rw.fresh {
 		fresh[i] = w.seg
 	}
-	if err := syncFault(l.path, fsys.SyncDir(l.path)); err != nil {
-		l.dir.fail(err)
+	if err := l.dir.syncedDir(l.path); err != nil {
 		return err
 	}
 	// From here on no segment leaves the log by retention.
@@ -196,13 +195,14 @@ func (rw *rewrite) finish(old []*segment) error {
 // forget removes COMPACT after a swap. It is sure to be gone before any of what
 // it says the log has is removed, and the old segments before it.
 func (rw *rewrite) forget() error {
-	if err := rw.syncNames(); err != nil {
+	l := rw.log
+	if err := l.dir.syncedDir(l.path); err != nil {
 		return err
 	}
 	if err := rw.unlink(); err != nil {
 		return err
 	}
-	return rw.syncNames()
+	return l.dir.syncedDir(l.path)
 }
 
 func (rw *rewrite) unlink() error {
@@ -211,15 +211,6 @@ func (rw *rewrite) unlink() error {
 		return fmt.Errorf("end the rewriting of segments: %w", err)
 	}
 	return nil
-}
-
-func (rw *rewrite) syncNames() error {
-	d := rw.log.dir
-	err := syncFault(rw.log.path, d.patiently(func() error { return d.opts.FS.SyncDir(rw.log.path) }))
-	if err != nil {
-		d.fail(err)
-	}
-	return err
 }
 
 // abandon ends a rewriting that was not swapped and removes what it has

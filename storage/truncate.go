@@ -227,7 +227,7 @@ func (c *truncation) prepare() error {
 			}
 		}
 	}
-	if err := c.syncNames(); err != nil {
+	if err := d.syncDir(l.path); err != nil {
 		return err
 	}
 	was, known := d.record(l.id)
@@ -236,17 +236,11 @@ func (c *truncation) prepare() error {
 		maxTimestamp: c.fresh.maxTimestamp, lastAppendMs: c.old.lastAppend,
 		leaderEpoch: newest, // a crash may leave all of it
 	})
-	err := d.writeCheckpoint()
+	err := d.patiently(d.writeCheckpoint)
 	if err != nil && known {
 		d.setRecord(l.id, was)
 	}
 	return err
-}
-
-// syncNames makes the names in the log's directory durable.
-func (c *truncation) syncNames() error {
-	d := c.log.dir
-	return syncFault(c.log.path, d.patiently(func() error { return d.opts.FS.SyncDir(c.log.path) }))
 }
 
 // publish makes the log end where it shall. Who reads what is gone is told from
@@ -307,7 +301,7 @@ func (c *truncation) apply() (trash []string, err error) {
 		names, err := d.keeper.discardSegment(l, s)
 		trash = append(trash, names...)
 		if err == nil {
-			err = c.syncNames()
+			err = d.syncDir(l.path)
 		}
 		if err != nil {
 			return trash, err
@@ -317,7 +311,7 @@ func (c *truncation) apply() (trash []string, err error) {
 		if err := d.files.sparing(func() error { return c.fresh.createFiles(d.opts.FS) }); err != nil {
 			return trash, err
 		}
-		return trash, c.syncNames()
+		return trash, d.syncDir(l.path)
 	}
 	if err := c.unseal(); err != nil {
 		return trash, err
@@ -351,7 +345,7 @@ func (c *truncation) unseal() error {
 			return err
 		}
 	}
-	return c.syncNames()
+	return d.syncDir(c.log.path)
 }
 
 // since is err, or errRetired if the log was cut since then: what was looked at
