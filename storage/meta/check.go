@@ -35,9 +35,6 @@ type Damage struct {
 // are ctx's, and those of the operating system (disk.ErrLocked when a process
 // has the store).
 func Check(ctx context.Context, o Options, use func(*DB) error) ([]Damage, error) {
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
 	names, err := o.FS.List(o.Dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -45,11 +42,14 @@ func Check(ctx context.Context, o Options, use func(*DB) error) ([]Damage, error
 	if err != nil {
 		return nil, fmt.Errorf("check metadata store: %w", err)
 	}
-	if !slices.ContainsFunc(names, isMarker) && !slices.ContainsFunc(names, isTable) {
+	exists, err := find(o.Dir, names)
+	if err != nil {
+		return addDamage(nil, err)
+	}
+	if !exists {
 		return nil, nil // its making was cut short, or there is none
 	}
-	db := &DB{dir: o.Dir, logger: o.Logger, failed: make(chan struct{})}
-	fsys := &pebbleFS{FS: readOnlyFS{o.FS}}
+	db, fsys := readOnly(o)
 	damages, err := checkFiles(ctx, o, names)
 	if err != nil {
 		return nil, err
@@ -68,6 +68,29 @@ func Check(ctx context.Context, o Options, use func(*DB) error) ([]Damage, error
 		err = use(db)
 	}
 	return damages, errors.Join(err, db.unlessFailed(db.pebble.Close))
+}
+
+// readOnly is a store that is still to be opened, to read it only.
+func readOnly(o Options) (*DB, *pebbleFS) {
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	return &DB{dir: o.Dir, logger: o.Logger, failed: make(chan struct{})}, &pebbleFS{FS: readOnlyFS{o.FS}}
+}
+
+// Peek has use read the store in o.Dir, which no process has open, and changes
+// nothing. Without a whole store use is not called. Errors are those of Open, of
+// which some concern the reading only, and use's.
+func Peek(o Options, use func(*DB) error) error {
+	if there, err := Exists(o.FS, o.Dir); !there {
+		return err
+	}
+	db, fsys := readOnly(o)
+	if err := db.unlessFailed(func() error { return db.open(fsys, true) }); err != nil {
+		return openError(o.Dir, fsys, err)
+	}
+	err := use(db)
+	return errors.Join(err, db.unlessFailed(db.pebble.Close))
 }
 
 // addDamage adds the damage that Pebble has met, unless something worse than
@@ -141,9 +164,6 @@ func (c *chunkCheck) options(fsys disk.FS) error {
 }
 
 var errOptions = errors.New("it is not what this version writes: changed, or of another version; the next start writes it anew")
-
-func isMarker(name string) bool { return strings.HasPrefix(name, "marker.") }
-func isTable(name string) bool  { return strings.HasSuffix(name, ".sst") }
 
 // verify reads every key and value, and then the tables once more as they lie
 // in their levels.

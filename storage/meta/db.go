@@ -9,7 +9,6 @@ import (
 	"path"
 	"regexp"
 	"runtime"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -88,8 +87,8 @@ type DB struct {
 	closed  atomic.Bool
 }
 
-// Open opens the store in o.Dir or makes an empty one. Damage is a
-// *CorruptError; errors of the operating system come through as they are
+// Open opens the store in o.Dir or makes an empty one. Damage, and what is left
+// of a store that cannot be found any more, is a *CorruptError; errors of the operating system come through as they are
 // (disk.ErrLocked when another process has it).
 func Open(o Options) (*DB, error) {
 	if o.Logger == nil {
@@ -107,7 +106,11 @@ func Open(o Options) (*DB, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open metadata store: %w", err)
 	}
-	fsys.fresh = !slices.ContainsFunc(names, isMarker)
+	exists, err := find(o.Dir, names)
+	if err != nil {
+		return nil, fmt.Errorf("open metadata store: %w", err)
+	}
+	fsys.fresh = !exists
 	if err := db.unlessFailed(func() error { return db.open(fsys, false) }); err != nil {
 		return nil, openError(o.Dir, fsys, err)
 	}
