@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"maps"
 	"slices"
@@ -87,11 +86,9 @@ func (b *Broker) open(ctx context.Context) (err error) {
 		FS: b.opts.FS, Path: b.opts.Path, NodeID: b.opts.NodeID, Now: b.opts.Now,
 		Logger: b.opts.Logger, Registerer: b.opts.Registerer,
 		OnFlush: b.flushed, OnDamage: b.holeFound, OnFailure: b.failed, OnRoom: b.checkSoon, Ballast: true,
+		Before: b.checkMeta,
 	})
 	if err != nil {
-		return err
-	}
-	if err := b.checkMeta(); err != nil {
 		return err
 	}
 	b.db, err = meta.Open(meta.Options{
@@ -103,6 +100,9 @@ func (b *Broker) open(ctx context.Context) (err error) {
 	}
 	if b.proposer, err = replication.OpenLocal(b.db); err != nil {
 		return &storage.DamagedError{Path: b.dir.MetaPath(), Err: err}
+	}
+	if err := b.claim(); err != nil {
+		return err
 	}
 	if err := b.tidy(ctx); err != nil {
 		return err
@@ -117,20 +117,6 @@ func (b *Broker) open(ctx context.Context) (err error) {
 // commitPatience is how long a write of metadata that was begun waits for room
 // on a full disk before the server ends.
 const commitPatience = 30 * time.Second
-
-// checkMeta refuses logs without metadata: somebody lost a directory or forgot
-// to mount it, and starting empty would put every log into quarantine.
-func (b *Broker) checkMeta() error {
-	_, err := b.opts.FS.Stat(b.dir.MetaPath())
-	if !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	has, err := b.dir.HasLogs()
-	if err == nil && has {
-		err = &storage.DamagedError{Path: b.dir.MetaPath(), Err: errors.New("it is missing, but there are logs")}
-	}
-	return err
-}
 
 // tidy sets unknown directories aside and finishes removals that a crash cut
 // short.

@@ -19,6 +19,9 @@ func Inspect(ctx context.Context, fsys disk.FS, dir string) (*storage.Metadata, 
 	found := func(severity storage.Severity, path string, pos int64, err error) {
 		out.Findings = append(out.Findings, storage.Finding{Severity: severity, Path: path, Pos: pos, What: err.Error()})
 	}
+	if there, err := meta.Exists(fsys, dir); err == nil {
+		out.Missing = !there
+	}
 	damages, err := meta.Check(ctx, meta.Options{FS: fsys, Dir: dir}, func(db *meta.DB) error {
 		err := readMetadata(db, dir, out)
 		if err != nil && ctx.Err() == nil {
@@ -46,6 +49,9 @@ func Inspect(ctx context.Context, fsys disk.FS, dir string) (*storage.Metadata, 
 func readMetadata(db *meta.DB, dir string, out *storage.Metadata) error {
 	local, err := replication.OpenLocal(db)
 	if err != nil {
+		return err
+	}
+	if out.ClusterID, out.NodeUUID, err = readOwner(db, dir); err != nil {
 		return err
 	}
 	starts, err := scanStarts(db, dir)

@@ -34,6 +34,10 @@ type CheckOptions struct {
 type Metadata struct {
 	// Findings are what is wrong with the store itself.
 	Findings []Finding
+	// Missing says that there is no store; the next start would make one.
+	Missing bool
+	// ClusterID and NodeUUID say whose store it is; empty where it does not.
+	ClusterID, NodeUUID string
 	// Known says that the rest could be read.
 	Known bool
 	// Logs are those that there are, with what the store has of each.
@@ -280,13 +284,6 @@ func (c *checker) meta() error {
 		return nil
 	}
 	dir := c.root.MetaPath()
-	names, err := c.fs.List(dir)
-	if logs, _ := c.fs.List(c.root.path(logsDir)); len(logs) > 0 && (errors.Is(err, fs.ErrNotExist) || err == nil && len(names) == 0) {
-		// To the store it is as if it were new; the next start would know no
-		// topic and set all logs aside.
-		c.found(Damage, dir, -1, "the metadata is missing, but logs/ is not empty")
-		return nil
-	}
 	m, err := c.o.Meta(c.ctx, dir)
 	if err != nil {
 		if c.ctx.Err() != nil {
@@ -294,8 +291,15 @@ func (c *checker) meta() error {
 		}
 		return fmt.Errorf("check the metadata: %w", err)
 	}
+	if logs, _ := c.fs.List(c.root.path(logsDir)); len(logs) > 0 && m.Missing {
+		c.found(Damage, dir, -1, "the metadata is missing, but logs/ is not empty")
+	}
 	for _, f := range m.Findings {
 		c.found(f.Severity, f.Path, f.Pos, "%s", f.What)
+	}
+	if id := &c.report.Identity; id.ClusterID != "" && !id.Owns(m.ClusterID, m.NodeUUID) {
+		c.found(Damage, dir, -1, "%v", id.Foreign(m.ClusterID, m.NodeUUID))
+		return nil // what it says is not about these logs
 	}
 	c.metadata = *m
 	return nil

@@ -184,6 +184,9 @@ func (d *Dir) SetAside(fate func(ID) Fate) error {
 // HasLogs reports whether there is a directory of any log.
 func (d *Dir) HasLogs() (bool, error) {
 	names, err := d.opts.FS.List(d.path(logsDir))
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
 	return len(names) > 0, err
 }
 

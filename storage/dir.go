@@ -40,6 +40,10 @@ type Options struct {
 	// ScrubRate is how many bytes a second are read to find damage in what was
 	// written long ago; 0 is none. See SetScrubRate.
 	ScrubRate int64
+	// Before is called before anything of a directory that was there is changed;
+	// its error is Open's. It may ask the Dir for FS, Identity, MetaPath and
+	// HasLogs, and not keep it. nil for none.
+	Before func(*Dir) error
 	// OnFlush is called after a log's durable end has moved, and calls for
 	// different logs may come at the same time. It must not block, close the
 	// log or the directory, raise the start or truncate.
@@ -192,6 +196,10 @@ func (d *Dir) begin() (err error) {
 	if fresh {
 		if err := fsys.SyncDir(filepath.Dir(filepath.Clean(d.opts.Path))); err != nil {
 			return fmt.Errorf("create data directory: %w", err)
+		}
+	} else if d.opts.Before != nil {
+		if err := d.opts.Before(d); err != nil {
+			return err
 		}
 	}
 	marker, marked, err := takeClean(fsys, d.opts.Path)

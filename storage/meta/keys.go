@@ -11,6 +11,9 @@ import "encoding/binary"
 //	"A"                     last applied index, u64        replication
 //	"B" "s" topic id,       first offset of a log that     broker
 //	        partition u32   this node holds, u64
+//	"B" "o"                 whose directory the store      broker
+//	                        is in: cluster id, space,
+//	                        node uuid
 //	"G" partition u32 …     groups and offsets, see        broker
 //	                        broker/offsetstore.go
 const (
