@@ -38,6 +38,13 @@
 // new starts durable in one commit, and then raises them, as DeleteRecords does.
 // A partition that is damaged is left alone until it is repaired.
 //
+// # Compaction
+//
+// One goroutine (compaction.go) has storage compact the partition with the
+// greatest share of dirty bytes, up to its high watermark, until none is due; then
+// it looks again after log.cleaner.backoff.ms. A partition in which it met damage is
+// left alone until it is repaired.
+//
 // # Damage
 //
 // A log with holes is fenced by storage: it takes no records (ErrDamaged), a read

@@ -95,6 +95,10 @@
 // seals, removals, which need no room: a segment that cannot be moved into the
 // trash is removed where it is).
 //
+// Every write, sync and change of names is noted while the disk has not answered
+// it: Stalled is how long the oldest has been waiting, and from 5 s on it is told.
+// Nothing is given up then: reads that need no disk go on, the rest waits.
+//
 // # Idempotent producers
 //
 // Their state is a fold over the log's batches. A snapshot of it, snapshot.go has
@@ -112,6 +116,14 @@
 // clock have gone back over a restart, the time counts from the restart; and for
 // what was written behind the last snapshot before a kill, from the last append to
 // the segment, if the topic has no log append time.
+//
+// # Leader epochs
+//
+// The epochs of a log's batches never fall, so where one ends is three binary
+// searches: by the first batches of the segments, by the index, and in between
+// from batch to batch. No file has a list of them. The log remembers what was asked
+// and what was appended since, the newest without a gap; EpochEnd and
+// TruncateToEpoch are all that needs it.
 //
 // # Truncation
 //
@@ -249,30 +261,49 @@
 //
 // In the order in which they may be taken:
 //
-//  1. Log.cutting: over a truncation, and for reading over a flush, a seal, the
+//  1. Log.rewriting: the turn of who rewrites, repairs or truncates the log, held
+//     over all of it, for minutes maybe; whoever waits for it can be told to stop
+//     waiting.
+//  2. Log.cutting: over a truncation, and for reading over a flush, a seal, the
 //     log's line of a checkpoint, the writing of a snapshot, the removal of
 //     segments, and a raise of the start.
-//  2. Log.writing: over one append, roll or trim; held over the write to the
+//  3. Log.writing: over one append, roll or trim; held over the write to the
 //     file, never over a sync or a read but by a truncation and at a clean stop.
-//  3. Log.mu: the published state; never held over a system call.
-//  4. Dir.mu, then keeper.mu; queue.mu, files.mu, tables.mu, flusher.mu: leaves, for memory only.
+//  4. Log.examining: over the reading of a segment that is damaged; without cutting
+//     and writing.
+//  5. tables.repair: over the rebuilding of an index and the removal of a segment's
+//     files. Dir.checkpointing: over the writing of a checkpoint.
+//  6. Log.mu: the published state; never held over a system call.
+//  7. Dir.mu, then keeper.mu.
+//  8. queue.mu, files.mu, tables.mu, flusher.mu, unread.mu: leaves, for memory only.
 //
-// Log.rewriting is the turn of who rewrites segments, taken before any of them
-// and held over all of it, for minutes maybe; whoever waits for it can be told
-// to stop waiting.
+// room.measuring, and then room.ballast, are held over a measurement of the disk and
+// a change of the file, and taken without any other. OnFlush is called with cutting
+// held for reading; OnDamage, OnFailure and OnRoom with no lock.
 //
-// Log.examining is held over the reading of a segment that is damaged, taken
-// before Log.mu and tables.repair. unread.mu is a leaf.
+// # Goroutines
 //
-// tables.repair is held over the rebuilding of an index and the removal of a
-// segment's files, Dir.checkpointing over the writing of a checkpoint; both are
-// taken without any other. OnFlush is called with cutting held for reading,
-// OnDamage and OnFailure with no lock.
-// The scrub is the work of one goroutine, too, which rebuilds an index under
-// tables.repair. A third one measures the room; room.measuring is held over
-// that, and room.ballast, which comes after it, over a change of the file.
+// Open starts four, and Close ends them and waits: the flusher, for the rounds of
+// syncs; the keeper, for all that nobody waits for, which are seals, checkpoints,
+// snapshots, removals, rolling by age, and the ballast; the scrub; and the watch,
+// which measures the room and notices a stall, and must not wait for the disk with
+// the others. What each does is its work alone and needs no lock among itself. A
+// round of the flusher has workers that end with it, and the removal of trash has
+// goroutines that Close waits for. All else is done by who asks for it:
+// a compaction, which Close makes end soon, and a repair and a truncation, for
+// which it waits.
 //
-// Rounds of the flusher, and everything that the keeper does (seals,
-// checkpoints, removals, rolling by age), are the work of one goroutine each,
-// and need no lock among themselves.
+// # Bounds
+//
+//	appends in line           the requests in flight, which the doors bound
+//	appended and not durable  in page-cache mode 16 MiB or a second of each log
+//	idle open files           a sixth of the descriptors; the one used longest ago closes
+//	idle mapped indexes       1,024, likewise
+//	producers of a log        65,536; the one that wrote longest ago is forgotten
+//	epochs in memory          1,024 of a log; older ones are looked up
+//	parts left to verify      64 of a segment; see Damage
+//	compaction's map of keys  CleanerOptions.MapBytes; the next pass does the rest
+//	snapshots of a log        2, and one that waits to be written
+//	COMPACT                   16 MiB; a longer one does not hold
+//	watched operations        64; more are as good as those
 package storage

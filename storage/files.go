@@ -27,10 +27,11 @@ func fileBudget(limit uint64) int {
 }
 
 // IdleFiles is how many segment files that nobody uses stay open in this
-// process, and IdleMappings how many index files stay mapped.
+// process at most.
 func IdleFiles() int { return fileBudget(openFileLimit()) }
 
-// IdleMappings is told at IdleFiles.
+// IdleMappings is how many index files that nobody uses stay mapped in this
+// process at most.
 func IdleMappings() int { return maxMappings }
 
 // openFileLimit is RLIMIT_NOFILE, which Go has raised to the hard limit.
