@@ -81,7 +81,7 @@ func (l *logCheck) list() bool {
 		}
 	}
 	if !described {
-		l.found(Warning, filepath.Join(l.dir, partitionFile), -1, "it is missing; it says for people which partition this is")
+		l.found(Warning, filepath.Join(l.dir, partitionFile), -1, "it is missing; it says which partition this is")
 	}
 	slices.SortFunc(l.segs, func(a, b *segmentCheck) int { return cmp.Compare(a.seg.base, b.seg.base) })
 	return true
@@ -149,31 +149,31 @@ func (l *logCheck) addSegment(path string, base int64, gen uint32) {
 	l.segs = append(l.segs, &segmentCheck{logCheck: l, seg: newSegment(l.dir, base, gen), size: info.Size()})
 }
 
-// description compares the file that says to people which partition this is
+// description compares the file that says which partition this is
 // with the directory's name.
 func (l *logCheck) description(path string) {
-	b, err := readFile(l.fs, path, 1<<16)
+	b, err := readFile(l.fs, path, maxPartitionText)
 	switch {
 	case errors.Is(err, errFileTooLarge):
 	case err != nil:
 		l.unreadable(path, err)
 		return
 	}
-	want := map[string]string{topicIDKey: l.id.Topic.String(), partitionKey: itoa(int64(l.id.Partition))}
-	for line := range strings.SplitSeq(string(b), "\n") {
-		if key, value, ok := strings.Cut(line, ": "); ok && want[key] != "" {
-			if value != want[key] {
-				l.found(Damage, path, -1, "it says %q, the directory's name %q", line, key+": "+want[key])
-			}
-			delete(want, key)
+	said, missing := partitionText(b), false
+	for _, is := range [][2]string{{topicIDKey, l.id.Topic.String()}, {partitionKey, itoa(int64(l.id.Partition))}} {
+		key, want := is[0], is[1]
+		value, ok := said[key]
+		if ok && value != want {
+			l.found(Damage, path, -1, "it says %q, the directory's name %q", key+": "+value, key+": "+want)
 		}
+		missing = missing || !ok
 	}
 	if has, holds, pos := partitionSum.verify(b); !has {
 		l.found(Warning, path, pos, "it has no checksum")
 	} else if !holds {
-		l.found(Damage, path, pos, "it does not match its checksum; nothing but people reads it")
+		l.found(Damage, path, pos, "it does not match its checksum; a start does without it")
 	}
-	if len(want) > 0 {
+	if missing {
 		l.found(Warning, path, -1, "it does not say which partition this is")
 	}
 }

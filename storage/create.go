@@ -78,13 +78,13 @@ func (d *Dir) createOne(n LogName, begun bool) (made bool, err error) {
 	return true, newSegment(dir, 0, 0).createFiles(d.opts.FS)
 }
 
-// What the file for people has of the partition's id.
+// What the text in a partition's directory has of its id.
 const (
 	topicIDKey   = "topic_id"
 	partitionKey = "partition"
 )
 
-// describe writes the file that says to people which partition this is.
+// describe writes the text that says which partition this is.
 func (d *Dir) describe(n LogName) error {
 	text := partitionSum.seal(fmt.Appendf(nil, "%s: %s\ntopic: %q\n%s: %d\ncreated: %s\n",
 		topicIDKey, n.ID.Topic, n.Topic, partitionKey, n.Partition, d.opts.Now().UTC().Format("2006-01-02T15:04:05.000Z")))

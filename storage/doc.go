@@ -16,7 +16,7 @@
 //	checkpoint.0 .1          how far each log is durable; written in turn
 //	db/                      the metadata store
 //	logs/<topic id, 32 hex digits>-<partition>/
-//	    partition            text for people: topic id, name, partition
+//	    partition            text: topic id, name, partition
 //	    <base>-<gen>.log         batches one after the other, nothing else
 //	    <base>-<gen>.index       offset → position
 //	    <base>-<gen>.timeindex   time → offset
@@ -252,7 +252,9 @@
 //
 // A directory that is missing, or that holds nothing that can be a log, such as one
 // in which something else than a file has a .log's name, is a hole from the log's
-// start to its end: the log is lost. Its end is the last
+// start to its end: the log is lost. So it is when the text in the directory, whose
+// checksum holds, names another partition; nothing of that one's files is touched.
+// A text that is missing or damaged costs a warning. Its end is the last
 // checkpoint's, and 2^32 more if the last run did not end cleanly, so that no
 // offset is given twice. Repair puts what is there into quarantine/ and begins
 // the log anew at that end.

@@ -2,12 +2,15 @@ package storage
 
 import (
 	"errors"
+	"maps"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"syscall"
 	"testing"
 
+	"leat/storage/disk"
 	"leat/storage/record"
 )
 
@@ -89,12 +92,12 @@ func TestOddDirectory(t *testing.T) {
 			root := t.TempDir()
 			open := func(o *Options) { o.FS, o.Path = nil, root }
 			mustClose(t, openDir(t, nil, open))
-			path := filepath.Join(root, name)
-			if err := errors.Join(os.RemoveAll(path), odd.make(path)); err != nil {
+			dir := filepath.Join(root, name)
+			if err := errors.Join(os.RemoveAll(dir), odd.make(dir)); err != nil {
 				t.Fatal(err)
 			}
 			d, err := Open(t.Context(), Options{Path: root, Logger: quiet()})
-			if damaged, ok := errors.AsType[*DamagedError](err); !ok || damaged.Path != path {
+			if damaged, ok := errors.AsType[*DamagedError](err); !ok || damaged.Path != dir {
 				t.Errorf("%s is a %s: %v, %v", name, odd.what, d, err)
 			}
 			if _, err := os.Stat(filepath.Join(root, cleanName)); err != nil {
@@ -107,5 +110,77 @@ func TestOddDirectory(t *testing.T) {
 				t.Errorf("%s is a %s: %v, %+v", name, odd.what, err, r)
 			}
 		}
+	}
+}
+
+// TestSwappedDirectories proves that a start does not take the directory of another
+// partition for a log's: both that were swapped are lost, with nothing of their
+// files touched, and whole when they are in their places again. Without the text
+// that says so, or with a damaged one, a log is read as ever.
+func TestSwappedDirectories(t *testing.T) {
+	t.Parallel()
+	fs := disk.NewMem()
+	ids := []ID{testID, {Topic: TopicID{9}, Partition: 1}}
+	open := func(d *Dir) (logs []*Log) {
+		t.Helper()
+		for _, id := range ids {
+			l, err := d.OpenLog(t.Context(), id, "orders", damageConfig, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			logs = append(logs, l)
+		}
+		return logs
+	}
+	d := openDir(t, fs)
+	for i, l := range open(d) {
+		for range 7 + i {
+			mustAppend(t, l, batchOf(t, record.None, nil, "value"))
+		}
+		waitDurable(t, l)
+	}
+	paths := []string{d.logPath(ids[0]), d.logPath(ids[1])}
+	mustClose(t, d)
+	swap := func() {
+		t.Helper()
+		if err := errors.Join(fs.Rename(paths[0], "/t"), fs.Rename(paths[1], paths[0]), fs.Rename("/t", paths[1])); err != nil {
+			t.Fatal(err)
+		}
+	}
+	swap()
+	before := dump(t, fs, "/data/logs")
+	for range 2 {
+		d = openDir(t, fs)
+		for i, l := range open(d) {
+			if o := l.Offsets(); !l.Fenced() || o.End != int64(7+i) || len(l.Holes()) != 1 || l.Holes()[0].To != o.End {
+				t.Errorf("fenced %t, %+v, holes %+v", l.Fenced(), o, l.Holes())
+			}
+		}
+		mustClose(t, d)
+	}
+	if after := dump(t, fs, "/data/logs"); !maps.Equal(before, after) {
+		t.Error("files were changed")
+	}
+	swap()
+	for _, damage := range []func(string) error{
+		func(string) error { return nil },
+		func(name string) error { setFile(t, fs, name, fileBytes(t, fs, name)[1:]); return nil },
+		func(name string) error { setFile(t, fs, name, nil); return nil },
+		fs.Remove,
+		fs.MkdirAll,
+	} {
+		for _, p := range paths {
+			if err := damage(path.Join(p, partitionFile)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		d = openDir(t, fs)
+		for i, l := range open(d) {
+			if o := l.Offsets(); l.Fenced() || o.End != int64(7+i) {
+				t.Errorf("fenced %t, %+v", l.Fenced(), o)
+			}
+			readAll(t, l, 0, int64(7+i), 1<<20)
+		}
+		mustClose(t, d)
 	}
 }

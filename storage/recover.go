@@ -100,6 +100,9 @@ func (r *recovery) open(ctx context.Context, n LogName) error {
 	if err := r.list(); err != nil {
 		return err
 	}
+	if err := r.checkOwner(); err != nil {
+		return err
+	}
 	if len(r.found) == 0 {
 		if err := r.createEmpty(n); err != nil {
 			return err
