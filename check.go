@@ -37,12 +37,15 @@ func (c *checkCmd) Run(ctx context.Context, stdio cli.IO) error {
 	})
 	meter.End()
 	if ctx.Err() != nil {
-		return errInterrupted
+		err = errInterrupted
 	}
 	if err != nil {
+		if c.JSON {
+			err = errors.Join(err, c.print(stdio.Out, &storage.Report{}, err))
+		}
 		return err
 	}
-	if err := c.print(stdio.Out, report); err != nil {
+	if err := c.print(stdio.Out, report, nil); err != nil {
 		return err
 	}
 	_, _ = fmt.Fprintf(stdio.Err, "leat: partitions %d, segments %d, batches %d, records %d, bytes %d; findings %d, of them damage %d\n",
@@ -53,7 +56,8 @@ func (c *checkCmd) Run(ctx context.Context, stdio cli.IO) error {
 	return nil
 }
 
-func (c *checkCmd) print(out io.Writer, r *storage.Report) error {
+// print writes the report; why says that there is none.
+func (c *checkCmd) print(out io.Writer, r *storage.Report, why error) error {
 	if !c.JSON {
 		for _, f := range r.Findings {
 			if _, err := fmt.Fprintln(out, f); err != nil {
@@ -66,9 +70,13 @@ func (c *checkCmd) print(out io.Writer, r *storage.Report) error {
 	for i, f := range r.Findings {
 		findings[i] = map[string]any{"severity": f.Severity.String(), "path": f.Path, "position": f.Pos, "what": f.What}
 	}
-	return json.NewEncoder(out).Encode(map[string]any{
+	object := map[string]any{
 		"cluster_id": r.Identity.ClusterID, "node_id": r.Identity.NodeID, "clean": r.Clean, "partitions": r.Partitions,
 		"segments": r.Segments, "batches": r.Batches, "records": r.Records, "bytes": r.Bytes, "quarantined": r.Quarantined,
 		"damages": r.Damages, "omitted": r.Omitted, "findings": findings,
-	})
+	}
+	if why != nil {
+		object["error"] = why.Error()
+	}
+	return json.NewEncoder(out).Encode(object)
 }

@@ -158,7 +158,7 @@ func Check(ctx context.Context, o CheckOptions) (*Report, error) {
 }
 
 // errNothing says that nothing was ever put into the directory.
-var errNothing = errors.New("it is empty")
+var errNothing = errors.New("it is empty: not a data directory of Leat")
 
 // checkOurs judges a directory by the names in it. One that has lost its
 // identity but not its checkpoint is Leat's, and damaged.

@@ -262,7 +262,7 @@ func (d *Dir) makeRoot() (fresh bool, err error) {
 	}
 	if err == nil && len(names) > 0 {
 		if err := checkOwner(names); err != nil {
-			return false, &DamagedError{Path: d.opts.Path, Err: err}
+			return false, &DamagedError{Path: d.opts.Path, Err: fmt.Errorf("%w; name an empty one", err)}
 		}
 		return false, nil
 	}

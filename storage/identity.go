@@ -174,7 +174,7 @@ func checkOwner(names []string) error {
 		case lockFile, logsDir, metaDir, trashDir, quarantineDir, identityName + ".tmp", "lost+found":
 		default:
 			if !strings.HasPrefix(name, ".") {
-				return fmt.Errorf("it holds %q but no %s: not a data directory of Leat; name an empty one", name, identityName)
+				return fmt.Errorf("it holds %q but no %s: not a data directory of Leat", name, identityName)
 			}
 		}
 	}
