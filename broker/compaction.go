@@ -27,7 +27,7 @@ func (b *Broker) compact() {
 			size = n
 			cleaner = storage.NewCleaner(storage.CleanerOptions{MapBytes: n, Pace: pace.wait})
 		}
-		for b.compactNext(cleaner) {
+		for passed := map[*partition]bool{}; b.compactNext(cleaner, passed); {
 		}
 		timer.Reset(b.cleanerBackoff())
 	}
@@ -37,40 +37,39 @@ func (b *Broker) cleanerBackoff() time.Duration {
 	return max(millis(b.configs().number("log.cleaner.backoff.ms")), time.Millisecond)
 }
 
-// compactNext compacts the dirtiest log that is due. It reports whether there
-// was one, and it is worth to look for another at once.
-func (b *Broker) compactNext(cleaner *storage.Cleaner) (more bool) {
+// compactNext compacts the dirtiest log that is due and is not passed over in this
+// round. It reports whether there was one, and it is worth to look for another at
+// once. One that it could do nothing with is passed over, so that it does not keep
+// the others from their turn.
+func (b *Broker) compactNext(cleaner *storage.Cleaner, passed map[*partition]bool) (more bool) {
 	if b.dir.Failed() != nil || b.done.Err() != nil || b.configs().value("log.cleaner.enable") != "true" {
 		return false
 	}
-	p := b.dirtiest(b.opts.Now())
+	p := b.dirtiest(b.opts.Now(), passed)
 	if p == nil {
 		return false
 	}
 	done, err := p.log.Compact(b.done, cleaner, b.compactTo(p))
+	passed[p] = err != nil || done.To <= done.From
 	switch {
-	case err == nil:
-		return done.To > done.From
-	case errors.Is(err, storage.ErrClosed), errors.Is(err, context.Canceled), b.done.Err() != nil:
-	case errors.Is(err, storage.ErrDamaged):
-		return true
+	case err == nil, errors.Is(err, storage.ErrClosed), errors.Is(err, storage.ErrDamaged), b.done.Err() != nil:
 	case errors.Is(err, storage.ErrCorrupt):
 		p.uncleanable.Store(true)
 		b.log.Error("partition cannot be compacted",
 			slog.String("topic", p.topic.name), slog.Int("partition", int(p.id.Partition)), slog.Any("err", err))
-		return true
 	default:
 		b.log.Warn("partition was not compacted, the next round tries again",
 			slog.String("topic", p.topic.name), slog.Int("partition", int(p.id.Partition)), slog.Any("err", err))
 	}
-	return false
+	// Without room it is the same with all, and each would be read for nothing.
+	return !errors.Is(err, storage.ErrFull)
 }
 
 // dirtiest is the partition whose log is to be compacted next, nil if none is:
 // one whose share of dirty bytes is greater than min.cleanable.dirty.ratio, or
 // in which records wait longer than max.compaction.lag.ms. Those that cannot be
-// compacted are passed over.
-func (b *Broker) dirtiest(now time.Time) *partition {
+// compacted are passed over, and so is what is in passed.
+func (b *Broker) dirtiest(now time.Time, passed map[*partition]bool) *partition {
 	var next *partition
 	var most, greatest float64
 	for _, p := range b.partitions() {
@@ -82,7 +81,7 @@ func (b *Broker) dirtiest(now time.Time) *partition {
 		}
 		dirt := p.log.Dirt(now, b.compactTo(p))
 		greatest = max(greatest, dirt.Ratio())
-		if dirt.Dirty > 0 && (dirt.Overdue || dirt.Ratio() > ratio) && (next == nil || dirt.Ratio() > most) {
+		if dirt.Dirty > 0 && (dirt.Overdue || dirt.Ratio() > ratio) && !passed[p] && (next == nil || dirt.Ratio() > most) {
 			next, most = p, dirt.Ratio()
 		}
 	}

@@ -2,9 +2,12 @@ package broker
 
 import (
 	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"math"
+	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -81,22 +84,54 @@ func TestCompactionSkipsDamage(t *testing.T) {
 	}
 	partitionOf(b, "bad").uncleanable.Store(true)
 	deadline := time.After(20 * time.Second)
-	for b.dirtiest(time.Now()) == nil {
+	for b.dirtiest(time.Now(), nil) == nil {
 		select {
 		case <-deadline:
 			t.Fatal("nothing is dirty")
 		case <-time.After(time.Millisecond):
 		}
 	}
-	if p := b.dirtiest(time.Now()); p.topic.name != "good" {
+	if p := b.dirtiest(time.Now(), nil); p.topic.name != "good" {
 		t.Errorf("%s is to be compacted", p.topic.name)
 	}
 	if b.uncleanable() != 1 {
 		t.Errorf("%d partitions are uncleanable", b.uncleanable())
 	}
-	if b.compactNext(storage.NewCleaner(storage.CleanerOptions{})) {
+	if b.compactNext(storage.NewCleaner(storage.CleanerOptions{}), nil) {
 		t.Error("compacted though it is switched off")
 	}
+}
+
+// TestCompactionPassesOver proves that the dirtiest partition does not keep the
+// others from being compacted while its disk gives read errors.
+func TestCompactionPassesOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := disk.NewMem()
+		b := openWith(t, m)
+		for i, topic := range []string{"good", "bad"} {
+			create(t, b, topic, 1, map[string]string{"cleanup.policy": "compact", "segment.bytes": "1024"})
+			for n := range 20 + 20*i {
+				produceKey(t, b, topic, "key", fmt.Sprintf("%0200d", n))
+			}
+		}
+		bad := hex.EncodeToString(partitionOf(b, "bad").id.Topic[:])
+		m.SetFault(func(op disk.Op) error {
+			if op.Kind == disk.OpRead && strings.Contains(op.Path, bad) {
+				return syscall.EIO
+			}
+			return nil
+		})
+		time.Sleep(30 * time.Second)
+		size := func(topic string) int64 { return partitionOf(b, topic).log.Size() }
+		if good, bad := size("good"), size("bad"); good > 3000 || bad < 8000 {
+			t.Errorf("%d bytes of the partition that can be read, %d of the other", good, bad)
+		}
+		m.SetFault(nil)
+		time.Sleep(30 * time.Second)
+		if got := size("bad"); got > 3000 {
+			t.Errorf("%d bytes when it can be read again", got)
+		}
+	})
 }
 
 // TestPace proves that bytes take their time, the first ones none, and that the

@@ -305,7 +305,7 @@ func (p *pass) each(s *segment, use func(record.Batch) error) error {
 			return err
 		}
 		if err := readFull(h, p.in[:n], pos); err != nil {
-			return fmt.Errorf("read %s at byte %d: %w", s.logPath(), pos, err)
+			return readFailed(s, pos, err)
 		}
 		p.done.Read += n
 		for rest := p.in[:n]; len(rest) > 0; {

@@ -180,6 +180,30 @@ func TestCompact(t *testing.T) {
 	mustClose(t, d)
 }
 
+// TestCompactShortFile proves that a segment's file which is shorter than it must
+// be is damage to compaction, as it is to a read, and fences the log.
+func TestCompactShortFile(t *testing.T) {
+	m := disk.NewMem()
+	d := openDir(t, m)
+	l := openLog(t, d, Config{Compact: true})
+	for range 3 {
+		mustAppend(t, l, keyedBatch(t, record.None, keyed{key: "a", value: "v"}))
+		rollNow(t, l)
+	}
+	settled(t, l)
+	name := l.mu.segments[1].logPath()
+	p := fileBytes(t, m, name)
+	setFile(t, m, name, p[:len(p)-1])
+	var damage *CorruptError
+	if _, err := l.Compact(t.Context(), NewCleaner(CleanerOptions{}), math.MaxInt64); !errors.As(err, &damage) || damage.Path != name {
+		t.Errorf("compact: %v", err)
+	}
+	if !l.Fenced() {
+		t.Error("the log is not fenced")
+	}
+	mustClose(t, d)
+}
+
 // TestCompactBounds proves that what is past the bound, too young, or in the
 // active segment is neither removed nor taken for newer.
 func TestCompactBounds(t *testing.T) {

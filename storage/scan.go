@@ -156,6 +156,15 @@ func readFull(f io.ReaderAt, p []byte, pos int64) error {
 	return err
 }
 
+// readFailed is the error of a read of s's .log at pos, which must have had all of
+// it: it tells a file that is shorter than it must be from an error of the disk.
+func readFailed(s *segment, pos int64, err error) error {
+	if errors.Is(err, io.ErrUnexpectedEOF) {
+		return &CorruptError{Path: s.logPath(), Pos: pos, Err: errTorn}
+	}
+	return fmt.Errorf("read %s at byte %d: %w", s.logPath(), pos, err)
+}
+
 func isZero(p []byte) bool {
 	for len(p) >= 8 {
 		if le.Uint64(p) != 0 {

@@ -1,9 +1,6 @@
 package storage
 
 import (
-	"errors"
-	"fmt"
-	"io"
 	"slices"
 	"sync"
 
@@ -75,7 +72,7 @@ func (v *view) verify(h *handle, start, end point) error {
 	order.begin(start)
 	at, err := scan(h, v.seg, end.pos, start.pos, start.offset, -1, order.add)
 	if err != nil {
-		return v.readFailed(err, start.pos)
+		return readFailed(v.seg, start.pos, err)
 	}
 	if at.why == nil && (at.pos != end.pos || at.next != end.offset) {
 		at.why = errTorn
@@ -101,7 +98,7 @@ func (v *view) peek(h *handle, end point, order *epochOrder) error {
 	}
 	p := make(record.Batch, record.HeaderSize)
 	if err := readFull(h, p, end.pos); err != nil {
-		return v.readFailed(err, end.pos)
+		return readFailed(v.seg, end.pos, err)
 	}
 	// One that is damaged otherwise is found when it is read.
 	if checkStoredHeader(p, v.seg, v.tail.size-end.pos, end.offset) == nil && order.have && p.LeaderEpoch() < order.last {
@@ -122,15 +119,6 @@ func (v *view) confirm(w *walk, b record.Batch) error {
 	}
 	v.seg.confirm(u, pos, w.pos)
 	return nil
-}
-
-// readFailed tells a file that is shorter than it must be from an error of the
-// disk.
-func (v *view) readFailed(err error, pos int64) error {
-	if errors.Is(err, io.ErrUnexpectedEOF) {
-		return &CorruptError{Path: v.seg.logPath(), Pos: pos, Err: errTorn}
-	}
-	return fmt.Errorf("read %s at byte %d: %w", v.seg.logPath(), pos, err)
 }
 
 // confirm says that [from, to) of what u is about holds.

@@ -2,7 +2,6 @@ package storage
 
 import (
 	"errors"
-	"fmt"
 	"io"
 	"sync"
 
@@ -60,7 +59,7 @@ func (w *walk) header() (record.Batch, error) {
 			if err == nil || errors.Is(err, io.EOF) {
 				err = io.ErrUnexpectedEOF
 			}
-			return nil, w.failed(err)
+			return nil, readFailed(w.seg, w.pos, err)
 		}
 		w.loaded, w.from, off = p[:n], w.pos, 0
 	}
@@ -83,21 +82,12 @@ func (w *walk) batch(h record.Batch) (record.Batch, error) {
 	b := make(record.Batch, h.Size())
 	pos := w.pos - int64(len(b))
 	if err := readFull(w.f, b, pos); err != nil {
-		return nil, w.failed(err)
+		return nil, readFailed(w.seg, w.pos, err)
 	}
 	if err := b.VerifyCRC(); err != nil {
 		return nil, &CorruptError{Path: w.seg.logPath(), Pos: pos, Err: err}
 	}
 	return b, nil
-}
-
-// failed tells a file that is shorter than it must be from an error of the
-// disk.
-func (w *walk) failed(err error) error {
-	if errors.Is(err, io.ErrUnexpectedEOF) {
-		return w.damaged(errTorn)
-	}
-	return fmt.Errorf("read %s at byte %d: %w", w.seg.logPath(), w.pos, err)
 }
 
 func (w *walk) damaged(err error) error {
