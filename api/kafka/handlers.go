@@ -65,8 +65,8 @@ type call struct {
 
 var calls = sync.Pool{New: func() any { return new(call) }}
 
-// code is the Kafka code of err for the answer. An error that nobody named is
-// logged here, because the client is not told.
+// code is the Kafka code of err for the answer. An error that nobody named,
+// or of the server's own files, is logged here, because the client is not told.
 func (cl *call) code(ctx context.Context, err error) int16 {
 	if err == nil {
 		return api.KafkaNone
@@ -74,6 +74,10 @@ func (cl *call) code(ctx context.Context, err error) int16 {
 	e := api.Describe(err)
 	if e.Kafka == api.KafkaUnknownServerError {
 		cl.srv.log.LogAttrs(ctx, slog.LevelError, "kafka request failed", slog.String("api", cl.h.name), slog.Any("err", err))
+	} else if fault := api.Fault(err); fault != "" {
+		if skipped, ok := cl.srv.limit.Allow(fault, api.FaultInterval, time.Now()); ok {
+			cl.srv.log.LogAttrs(ctx, slog.LevelError, "kafka request failed", slog.String("api", cl.h.name), slog.Any("err", err), slog.Int("skipped", skipped))
+		}
 	}
 	return cl.refuse(e.Kafka)
 }

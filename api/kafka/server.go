@@ -13,6 +13,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"leat/api"
 	"leat/auth"
 	"leat/broker"
 )
@@ -79,7 +80,7 @@ type Server struct {
 	handlers *handlers
 	// newest answers ApiVersions requests of versions that are not known yet.
 	newest *handler
-	limit  logLimit
+	limit  api.LogLimit
 	budget budget
 	// freed tells an accept loop that is out of descriptors that some came
 	// back.
@@ -171,7 +172,7 @@ func (s *Server) accept(ctx context.Context, ln net.Listener, conns *sync.WaitGr
 		case !transient(err):
 			return err
 		}
-		if skipped, ok := s.limit.allow("accept", time.Now()); ok {
+		if skipped, ok := s.limit.Allow("accept", logInterval, time.Now()); ok {
 			s.log.LogAttrs(ctx, slog.LevelWarn, "kafka connections wait to be accepted",
 				slog.Any("err", err), slog.Int("skipped", skipped))
 		}
@@ -316,7 +317,7 @@ func (s *Server) expired(now time.Time) (out []*conn) {
 // most one line of a reason in ten seconds.
 func (s *Server) refused(ctx context.Context, nc net.Conn, r *refusal) {
 	s.m.refused.WithLabelValues(r.reason).Inc()
-	skipped, ok := s.limit.allow(r.reason, time.Now())
+	skipped, ok := s.limit.Allow(r.reason, logInterval, time.Now())
 	if !ok {
 		return
 	}
@@ -327,30 +328,3 @@ func (s *Server) refused(ctx context.Context, nc net.Conn, r *refusal) {
 
 // logInterval is the time between two log lines of one kind.
 const logInterval = 10 * time.Second
-
-// logLimit counts log lines by kind. Kinds are constants of this package.
-type logLimit struct {
-	mu struct {
-		sync.Mutex
-		last    map[string]time.Time
-		skipped map[string]int
-	}
-}
-
-// allow reports whether a line may be logged, and how many were not since the
-// last one.
-func (l *logLimit) allow(kind string, now time.Time) (skipped int, ok bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if last, seen := l.mu.last[kind]; seen && now.Sub(last) < logInterval {
-		l.mu.skipped[kind]++
-		return 0, false
-	}
-	if l.mu.last == nil {
-		l.mu.last, l.mu.skipped = map[string]time.Time{}, map[string]int{}
-	}
-	skipped = l.mu.skipped[kind]
-	l.mu.last[kind] = now
-	delete(l.mu.skipped, kind)
-	return skipped, true
-}

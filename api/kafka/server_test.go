@@ -1,11 +1,9 @@
 package kafka
 
 import (
-	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"os"
@@ -380,23 +378,5 @@ func TestHalfClose(t *testing.T) {
 	}
 	if n != 20 {
 		t.Errorf("%d answers", n)
-	}
-}
-
-// The log limit lets one line of a kind through in ten seconds and counts the
-// others.
-func TestLogLimit(t *testing.T) {
-	var l logLimit
-	at := time.Unix(0, 0)
-	var got bytes.Buffer
-	for _, s := range []int{0, 1, 2, 9, 10, 11, 30} {
-		skipped, ok := l.allow("a", at.Add(time.Duration(s)*time.Second))
-		fmt.Fprintf(&got, "%d:%v/%d ", s, ok, skipped)
-	}
-	if _, ok := l.allow("b", at); !ok {
-		t.Error("another kind is held back")
-	}
-	if want := "0:true/0 1:false/0 2:false/0 9:false/0 10:true/3 11:false/0 30:true/1 "; got.String() != want {
-		t.Errorf("%s, want %s", got.String(), want)
 	}
 }

@@ -153,6 +153,20 @@ func TestCauseIsLogged(t *testing.T) {
 	}
 }
 
+// A fault of the files that every request meets is one line a second.
+func TestFaultsAreHeldBack(t *testing.T) {
+	var lines bytes.Buffer
+	s := New(Options{Logger: slog.New(slog.NewTextHandler(&lines, nil))})
+	for range 50 {
+		r := httptest.NewRequestWithContext(t.Context(), "GET", recordsOfT0+"offset=0", nil)
+		s.fail(newResponseWriter(httptest.NewRecorder(), "id"), r, api.ProblemOf(fmt.Errorf("read: %w", syscall.EMFILE)).At("t", 0))
+	}
+	// The machine may be so slow that it takes more than a second.
+	if n := strings.Count(lines.String(), "too many open files"); n < 1 || n > 25 {
+		t.Errorf("%d lines", n)
+	}
+}
+
 // damagedPartitions is the broker's gauge.
 func (d *door) damagedPartitions() float64 {
 	d.t.Helper()

@@ -16,8 +16,8 @@ import (
 func (s *Server) fail(w *responseWriter, r *http.Request, err error) {
 	p := *api.ProblemOf(err)
 	p.Instance = w.id
-	if p.Status >= http.StatusInternalServerError {
-		s.log.LogAttrs(r.Context(), levelOf(p.Status), "request failed", slog.String("request_id", w.id),
+	if skipped, ok := s.mayLog(err); p.Status >= http.StatusInternalServerError && ok {
+		s.log.LogAttrs(r.Context(), levelOf(p.Status), "request failed", slog.Int("skipped", skipped), slog.String("request_id", w.id),
 			slog.Int("status", p.Status), slog.String("code", p.Code), slog.String("path", r.URL.EscapedPath()), slog.Any("err", err))
 	}
 	h := w.Header()
@@ -33,6 +33,16 @@ func (s *Server) fail(w *responseWriter, r *http.Request, err error) {
 		h.Set("Connection", "close")
 	}
 	writeText(w, r, p.Status, p.JSON())
+}
+
+// mayLog says whether to log err, and how many lines of its kind were held back:
+// a fault of the server's files may meet every request.
+func (s *Server) mayLog(err error) (skipped int, ok bool) {
+	kind := api.Fault(err)
+	if kind == "" {
+		return 0, true
+	}
+	return s.limit.Allow(kind, api.FaultInterval, time.Now())
 }
 
 // levelOf keeps what a client can provoke at will out of the error log.

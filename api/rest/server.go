@@ -81,6 +81,7 @@ type Server struct {
 	opts    Options
 	broker  *broker.Broker
 	log     *slog.Logger
+	limit   api.LogLimit
 	router  *chi.Mux
 	http    *http.Server
 	metrics *metrics
