@@ -190,19 +190,22 @@ func (b *Broker) Heartbeat(ctx context.Context, p auth.Principal, id string, m M
 // LeaveGroup takes members out, each by itself; static ones by their instance id
 // alone if no member id is given. The error is the group's.
 func (b *Broker) LeaveGroup(ctx context.Context, p auth.Principal, id string, members []MemberRef) ([]error, error) {
+	errs := make([]error, len(members))
 	s, err := b.member(ctx, p, id, false)
-	if err != nil {
-		return nil, err
+	if err == nil {
+		errs, err = act(ctx, s, id, how{missing: ErrUnknownMember}, func(h *held, now time.Time) ([]error, error) {
+			for i, m := range members {
+				var e group.Effects
+				e, errs[i] = h.Leave(now, m)
+				s.take(h, e)
+			}
+			return errs, nil
+		})
 	}
-	return act(ctx, s, id, how{missing: ErrUnknownMember}, func(h *held, now time.Time) ([]error, error) {
-		errs := make([]error, len(members))
-		for i, m := range members {
-			var e group.Effects
-			e, errs[i] = h.Leave(now, m)
-			s.take(h, e)
-		}
-		return errs, nil
-	})
+	if errors.Is(err, ErrUnknownMember) { // there is no such group, so it has none of them
+		return slices.Repeat([]error{err}, len(members)), nil
+	}
+	return errs, err
 }
 
 // CommitOffset is an offset to commit.
@@ -317,7 +320,7 @@ func (b *Broker) FetchOffsets(ctx context.Context, p auth.Principal, id string, 
 	var out []CommittedOffset
 	for _, q := range topics {
 		t, err := b.resolve(p, auth.Describe, TopicRef{Name: q.Topic})
-		if errors.Is(err, ErrUnknownTopic) {
+		if errors.Is(err, ErrUnknownTopic) || errors.Is(err, ErrInvalidTopic) {
 			err = nil // nothing is committed for it
 		}
 		for _, partition := range q.Partitions {

@@ -208,8 +208,8 @@ func TestGroupMetrics(t *testing.T) {
 	}
 }
 
-// Compaction of the offsets topic ends where the store is durable, and the store
-// is made again from what it leaves.
+// Compaction of the offsets topic goes as far as the store is durable, and nowhere
+// as long as there is no store.
 func TestOffsetsCompaction(t *testing.T) {
 	fs := disk.NewMem()
 	b := openWith(t, fs, func(o *Options) {

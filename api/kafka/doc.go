@@ -2,8 +2,9 @@
 // Kafka client speaks it. It decodes requests, calls broker, and encodes the
 // answers; it decides nothing about topics, records or rights.
 //
-// It does not speak TLS or SASL, serves no groups and no transactions, and
-// advertises nothing that it does not serve. Only main imports it.
+// It does not speak TLS or SASL, serves groups of the classic protocol but not of
+// KIP-848, no share groups and no transactions, and advertises nothing that it
+// does not serve. Only main imports it.
 //
 // # A frame
 //

@@ -124,6 +124,47 @@ func checkFetched(t *testing.T, c *client, v int16, group string, want int64, ep
 	}
 }
 
+// A group that does not exist has none of the members that leave it, and nothing
+// committed, also for topics that cannot be.
+func TestGroupThatIsNot(t *testing.T) {
+	d := startDoor(t, setup{configs: quick})
+	c := d.dial(t)
+	c.create("t", 1)
+	for _, exists := range []bool{false, true} { // the offsets topic, and not the group
+		if exists {
+			c.joinAs(5, "other", "")
+		}
+		for v := range int16(6) {
+			leave := kmsg.NewPtrLeaveGroupRequest()
+			leave.Group, leave.MemberID = "none", "x"
+			leave.Members = []kmsg.LeaveGroupRequestMember{{MemberID: "x"}, {MemberID: "y"}}
+			r := ask[*kmsg.LeaveGroupResponse](c, leave, v)
+			if v < 3 && r.ErrorCode == 25 {
+				continue
+			}
+			if v < 3 || r.ErrorCode != 0 || len(r.Members) != 2 || r.Members[0].ErrorCode != 25 || r.Members[1].ErrorCode != 25 {
+				t.Errorf("leave %d, %v: %+v", v, exists, r)
+			}
+		}
+		for v := int16(1); v <= 7; v++ {
+			fetch := kmsg.NewPtrOffsetFetchRequest()
+			fetch.Group = "none"
+			for _, name := range []string{"", "a/b", "nowhere", "t"} {
+				fetch.Topics = append(fetch.Topics, kmsg.OffsetFetchRequestTopic{Topic: name, Partitions: []int32{0}})
+			}
+			r := ask[*kmsg.OffsetFetchResponse](c, fetch, v)
+			if len(r.Topics) != 4 {
+				t.Fatalf("fetch %d: %+v", v, r)
+			}
+			for _, topic := range r.Topics {
+				if p := topic.Partitions[0]; p.Offset != -1 || p.ErrorCode != 0 {
+					t.Errorf("fetch %d, %v of %q: %+v", v, exists, topic.Topic, p)
+				}
+			}
+		}
+	}
+}
+
 // A client that goes away while it waits in a join is no member any more, and
 // whoever waited for it goes on.
 func TestJoinerGoesAway(t *testing.T) {
