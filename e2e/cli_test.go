@@ -42,6 +42,25 @@ func TestCommandLine(t *testing.T) {
 	if out := leat("", "consume", "t", "--exit-at-end", "--json"); strings.Count(out, "\n") != 3 || !json.Valid([]byte(strings.SplitN(out, "\n", 2)[0])) {
 		t.Errorf("consume --json: %q", out)
 	}
+	for range 2 { // the second goes on where the first was, at the end
+		out += leat("", "consume", "t", "--group", "g", "--exit-at-end")
+	}
+	if got := strings.Join(sortedLines(out), " "); got != "one one three three two two" {
+		t.Errorf("consume --group: %q", out)
+	}
+	if out := leat("", "group", "reset-offsets", "g", "t", "--to", "earliest"); strings.Count(out, "\nt ") != 2 {
+		t.Errorf("reset-offsets: %q", out)
+	}
+	if out := leat("", "consume", "t", "--group", "g", "--max", "3"); strings.Count(out, "\n") != 3 {
+		t.Errorf("consume --group after reset-offsets: %q", out)
+	}
+	if out := leat("", "group", "describe", "g"); !strings.Contains(out, "g      Empty  consumer") || strings.Count(out, "\nt ") != 2 {
+		t.Errorf("group describe: %q", out)
+	}
+	leat("", "group", "delete", "g")
+	if out := leat("", "group", "list", "--json"); strings.TrimSpace(out) != "[]" {
+		t.Errorf("group list: %q", out)
+	}
 	for _, acks := range []string{"all", "1", "0"} {
 		leat("x\n", "produce", "t", "--acks", acks, "--partition", "0")
 	}

@@ -34,6 +34,7 @@ type Commands struct {
 	Consume    ConsumeCmd    `cmd:"" help:"Print the records of a topic."`
 	Topic      TopicCmd      `cmd:"" help:"Create, list, describe, alter and delete topics."`
 	Partition  PartitionCmd  `cmd:"" help:"List partitions and delete records from them."`
+	Group      GroupCmd      `cmd:"" help:"List, describe and delete consumer groups, and reset their offsets."`
 	Cluster    ClusterCmd    `cmd:"" help:"Show the nodes and their configs, and change those."`
 	Bench      BenchCmd      `cmd:"" help:"Put load on a server and measure."`
 	Completion CompletionCmd `cmd:"" help:"Print a script that teaches a shell to complete this command line."`

@@ -233,7 +233,6 @@ func TestFailsFast(t *testing.T) {
 		{[]string{"consume", "t", "--server", f.addr, "--partition", "0", "--from", "1"}, 1, "offset 1 is outside partition 0, which is empty (next 0)"},
 		{[]string{"consume", "t", "--server", f.addr, "--from", "5"}, 2, "needs --partition"},
 		{[]string{"consume", "t", "--server", f.addr, "--from", "yesterday"}, 2, `--from "yesterday"`},
-		{[]string{"consume", "t", "--server", f.addr, "--group", "g"}, 2, "no consumer groups"},
 		{[]string{"consume", "t", "--server", f.addr, "--max=-1"}, 2, "--max -1"},
 		{[]string{"consume", "t", "--server", "localhost"}, 2, "not HOST:PORT"},
 		{[]string{"consume"}, 2, "topic"},

@@ -49,7 +49,8 @@ var completions = []struct {
 	{"leat consume --from topic --exit", []string{"--exit-at-end"}},
 	{"leat completion z", []string{"zsh"}},
 	{"leat produce t --key-separator ", nil},
-	{"leat consume t --gro", nil}, // hidden
+	{"leat consume t --gro", []string{"--group"}},
+	{"leat group re", []string{"reset-offsets"}},
 }
 
 // TestBashCompletion proves that real bash offers the right words, also after --flag=, which it splits at the sign.
@@ -106,7 +107,7 @@ func TestZshCompletion(t *testing.T) {
 		"leat produce t --acks ":          "all 1 0",
 		"leat produce t --acks=":          "all 1 0",
 		"leat completion ":                "bash zsh fish",
-		"leat help ":                      "produce consume topic partition cluster bench completion version help",
+		"leat help ":                      "produce consume topic partition group cluster bench completion version help",
 		"leat produce t --key-separator ": "",
 		"leat topic delete -":             "--help -h --version --server --timeout --progress --if-exists",
 	} {

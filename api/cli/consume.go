@@ -25,7 +25,7 @@ type ConsumeCmd struct {
 	JSON      bool          `env:"-" help:"Print each record as one line of JSON with its key, offset, timestamp and headers; by default the value and a newline."`
 	Refresh   time.Duration `name:"metadata-max-age" env:"-" default:"10s" placeholder:"TIME" help:"How often to look for new partitions of the topic (default ${default})."`
 	Form      textForm      `embed:""`
-	Group     string        `env:"-" hidden:"" help:"Consumer group."`
+	Group     string        `env:"-" placeholder:"NAME" help:"Read as a member of this consumer group: it shares the partitions with the other members, goes on after what the group has committed, and commits what is printed. --from counts only where nothing is committed."`
 }
 
 // Help is what `leat consume --help` says beyond its flags.
@@ -33,14 +33,17 @@ func (c *ConsumeCmd) Help() string {
 	return `Without --max and --exit-at-end it waits for more until Ctrl-C, which is success; a server that goes away
 meanwhile is waited for. With them, Ctrl-C before the end is exit code 1. A reader of stdout that goes away
 (| head) is success. In text, a null value looks like an empty one unless --print-key is given: then the
-separator is missing after the key, as "leat produce --key-separator S --tombstone" reads it.`
+separator is missing after the key, as "leat produce --key-separator S --tombstone" reads it.
+
+With --group, what is printed is committed each second and at the end; after a kill up to a second is printed again.
+--exit-at-end means the partitions that this member was given.`
 }
 
 // Run prints records until it has what it was asked for, the reader goes away or ctx ends.
 func (c *ConsumeCmd) Run(ctx context.Context, std IO) error {
 	switch {
-	case c.Group != "":
-		return usagef("this version of leat has no consumer groups: leave --group out")
+	case c.Group != "" && c.Partition >= 0:
+		return usagef("--group shares out the partitions: leave --partition out")
 	case c.Max < 0:
 		return usagef("--max %d: want at least 1, or 0 for no end", c.Max)
 	case c.Refresh <= 0:
@@ -60,7 +63,12 @@ func (c *ConsumeCmd) Run(ctx context.Context, std IO) error {
 		Connection: c.Connection, topic: c.Topic, from: c.From, partition: c.Partition,
 		max: c.Max, bounded: c.ExitAtEnd, refresh: c.Refresh,
 	}
-	if err := r.open(ctx, std); err != nil {
+	open, run := func() error { return r.open(ctx, std) }, r.run
+	if c.Group != "" {
+		g := &groupReader{reader: r, group: c.Group}
+		open, run = func() error { return g.open(ctx, std) }, g.run
+	}
+	if err := open(); err != nil {
 		if errors.Is(err, errInterrupted) && !c.ExitAtEnd && c.Max == 0 {
 			return nil
 		}
@@ -72,7 +80,7 @@ func (c *ConsumeCmd) Run(ctx context.Context, std IO) error {
 	out := bufio.NewWriterSize(std.Out, outBuffer)
 	form := c.Form.appender(c.JSON)
 	var line []byte // reused
-	err := r.run(ctx, func(record *kgo.Record) error {
+	err := run(ctx, func(record *kgo.Record) error {
 		line = append(form(line[:0], record), '\n')
 		status.add(int64(len(record.Key) + len(record.Value)))
 		_, err := out.Write(line)
@@ -155,6 +163,7 @@ type bounds struct {
 	left     int64 // records still to read, if limited
 	bounded  bool
 	ends     map[int32]int64 // if bounded: where each partition ends that is not there yet
+	unknown  bool            // a member of a group does not know its partitions yet
 	finished []int32
 }
 
@@ -168,7 +177,9 @@ func newBounds(most int64, bounded bool, spans []span) *bounds {
 	return b
 }
 
-func (b *bounds) done() bool { return b.limited && b.left == 0 || b.bounded && len(b.ends) == 0 }
+func (b *bounds) done() bool {
+	return b.limited && b.left == 0 || b.bounded && !b.unknown && len(b.ends) == 0
+}
 
 // takeFinished returns the partitions that reached their end since the last call.
 func (b *bounds) takeFinished() []int32 {

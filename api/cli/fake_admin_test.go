@@ -38,6 +38,8 @@ func (f *fake) administerLocked(req kmsg.Request, resp kmsg.Response) {
 			dir.Topics = append(dir.Topics, topic)
 		}
 		resp.(*kmsg.DescribeLogDirsResponse).Dirs = append(resp.(*kmsg.DescribeLogDirsResponse).Dirs, dir)
+	default:
+		f.coordinateLocked(req, resp)
 	}
 }
 

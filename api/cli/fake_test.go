@@ -31,6 +31,7 @@ type fake struct {
 		left     chan struct{}                // closed to end all connections
 		silent   bool                         // requests get no answer
 		topics   map[string][]*fakeLog
+		groups   map[string]*fakeGroup
 		produces int
 		acks     []int16
 		changed  chan struct{} // closed and replaced after each append and delete
@@ -49,6 +50,7 @@ func newFake(t *testing.T) *fake {
 	t.Helper()
 	f := &fake{addr: "127.0.0.1:0", fetched: make(chan struct{}, 1)}
 	f.mu.topics = map[string][]*fakeLog{}
+	f.mu.groups = map[string]*fakeGroup{}
 	f.mu.configs = map[string]map[string]string{}
 	f.mu.changed = make(chan struct{})
 	var conns sync.WaitGroup
@@ -197,7 +199,7 @@ func (f *fake) answer(req kmsg.Request, done <-chan struct{}) kmsg.Response {
 			versions.ErrorCode = kerr.UnsupportedVersion.Code
 		}
 		for key, highest := range map[int16]int16{
-			0: 9, 1: 11, 2: 7, 3: 12, 18: 0, 19: 5, 20: 4, 21: 2, 22: 4, 32: 4, 35: 4, 37: 3, 43: 2, 44: 1,
+			0: 9, 1: 11, 2: 7, 3: 12, 8: 7, 9: 7, 10: 3, 11: 3, 12: 3, 13: 3, 14: 3, 15: 4, 16: 4, 42: 1, 18: 0, 19: 5, 20: 4, 21: 2, 22: 4, 32: 4, 35: 4, 37: 3, 43: 2, 44: 1,
 		} {
 			versions.ApiKeys = append(versions.ApiKeys, kmsg.ApiVersionsResponseApiKey{ApiKey: key, MaxVersion: highest})
 		}

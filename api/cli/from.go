@@ -25,9 +25,9 @@ const (
 	fromTail
 )
 
-// parseStart reads earliest, latest, OFFSET, ts:TIME or tail:N.
-func parseStart(s string) (start, error) {
-	bad := usagef("--from %q: want earliest, latest, an offset, ts:TIME or tail:N", s)
+// parseStart reads the value of a flag: earliest, latest, OFFSET, ts:TIME or tail:N.
+func parseStart(flag, s string) (start, error) {
+	bad := usagef("%s %q: want earliest, latest, an offset, ts:TIME or tail:N", flag, s)
 	switch s {
 	case "earliest":
 		return start{kind: fromEarliest}, nil

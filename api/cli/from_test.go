@@ -11,12 +11,12 @@ func TestParseStart(t *testing.T) {
 		"earliest": {fromEarliest, 0}, "latest": {fromLatest, 0}, "0": {fromOffset, 0}, "17": {fromOffset, 17},
 		"ts:1700000000000": {fromTime, 1700000000000},
 	} {
-		if got, err := parseStart(in); err != nil || got != want {
+		if got, err := parseStart("--from", in); err != nil || got != want {
 			t.Errorf("%q: %+v, %v", in, got, err)
 		}
 	}
 	for _, in := range []string{"", "-1", "1.5", "ts:", "ts:-4", "ts:now", "Latest", "9223372036854775808", " 1"} {
-		if got, err := parseStart(in); ExitCode(err) != 2 {
+		if got, err := parseStart("--from", in); ExitCode(err) != 2 {
 			t.Errorf("%q: %+v, %v; want a usage error", in, got, err)
 		}
 	}
@@ -39,7 +39,7 @@ func TestPlan(t *testing.T) {
 		{"ts:5", 12, 12, ""},
 		{"ts:99", -1, 20, ""},
 	} {
-		from, err := parseStart(c.from)
+		from, err := parseStart("--from", c.from)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -34,7 +34,7 @@ type reader struct {
 
 // open finds out what each wanted partition holds and where to begin.
 func (r *reader) open(ctx context.Context, std IO, hooks ...kgo.Hook) error {
-	from, err := parseStart(r.from)
+	from, err := parseStart("--from", r.from)
 	if err != nil {
 		return err
 	}
@@ -217,7 +217,20 @@ func fetchError(fetches kgo.Fetches) error {
 		if ended || kerr.IsRetriable(e.Err) && !gone {
 			continue
 		}
+		if joining, ok := errors.AsType[*kgo.ErrGroupSession](e.Err); ok {
+			if rejoins(joining.Err) {
+				continue
+			}
+			return fmt.Errorf("join the group: %w", joining.Err)
+		}
 		return fmt.Errorf("read partition %d of %s: %w", e.Partition, e.Topic, e.Err)
 	}
 	return nil
+}
+
+// rejoins tells whether the client is let into its group again after an error: not after a refusal of the server that says
+// more than that the member was forgotten.
+func rejoins(err error) bool {
+	code, answered := errors.AsType[*kerr.Error](err)
+	return !answered || slices.Contains([]*kerr.Error{kerr.UnknownMemberID, kerr.IllegalGeneration, kerr.RebalanceInProgress}, code)
 }

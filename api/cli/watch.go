@@ -115,7 +115,8 @@ func (w *watch) OnBrokerConnect(meta kgo.BrokerMetadata, _ time.Duration, _ net.
 
 // OnBrokerWrite notes a request.
 func (w *watch) OnBrokerWrite(meta kgo.BrokerMetadata, key int16, _ int, _, _ time.Duration, err error) {
-	if err == nil && (key != kmsg.Produce.Int16() || !w.oneWay) {
+	members := key == kmsg.JoinGroup.Int16() || key == kmsg.SyncGroup.Int16() // are answered when the others have come
+	if err == nil && !members && (key != kmsg.Produce.Int16() || !w.oneWay) {
 		w.asked(address(meta))
 	}
 }
