@@ -108,12 +108,18 @@ func TestCompactionPassesOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := disk.NewMem()
 		b := openWith(t, m)
-		for i, topic := range []string{"good", "bad"} {
-			create(t, b, topic, 1, map[string]string{"cleanup.policy": "compact", "segment.bytes": "1024"})
-			for n := range 20 + 20*i {
+		fill := func(topic string) {
+			for n := range 40 {
 				produceKey(t, b, topic, "key", fmt.Sprintf("%0200d", n))
 			}
 		}
+		for _, topic := range []string{"good", "bad"} {
+			create(t, b, topic, 1, map[string]string{"cleanup.policy": "compact", "segment.bytes": "1024"})
+		}
+		fill("good")
+		time.Sleep(30 * time.Second)
+		fill("good") // and has something clean, so it is less dirty than the other
+		fill("bad")
 		bad := hex.EncodeToString(partitionOf(b, "bad").id.Topic[:])
 		m.SetFault(func(op disk.Op) error {
 			if op.Kind == disk.OpRead && strings.Contains(op.Path, bad) {
