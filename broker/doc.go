@@ -41,9 +41,9 @@
 // # Compaction
 //
 // One goroutine (compaction.go) has storage compact the partition with the
-// greatest share of dirty bytes, up to its high watermark, until none is due; then
-// it looks again after log.cleaner.backoff.ms. A partition in which it met damage is
-// left alone until it is repaired.
+// greatest share of dirty bytes, up to where compactTo says, until none is due; then
+// it looks again after log.cleaner.backoff.ms. One that it can do nothing with is
+// passed over for the round, and one in which it met damage until it is repaired.
 //
 // # Damage
 //

@@ -1,7 +1,8 @@
 // Package record is record batch v2, the one format that producers send,
 // segments hold and consumers get: a view of the header, the checksum, the
-// walk over the records, the builder, and the four codecs. It also names the
-// file section that the log hands to the doors.
+// walk over the records, the builder, and the four codecs; and the Rewriter, by
+// which compaction reads keys and leaves records out. It also names the file
+// section that the log hands to the doors.
 //
 // It does no I/O and imports nothing of Leat's; everyone may import it.
 //
@@ -16,5 +17,10 @@
 //
 // All integers are big endian. The fields marked * are outside the checksum,
 // which is why the log may patch offset and epoch in place.
+//
+// In a stored batch recordCount may be less than lastOffsetDelta + 1, or 0, where
+// compaction has left records out; the batch keeps its range of offsets. Bit 6 of
+// the attributes says that baseTimestamp is the delete horizon (KIP-534).
+//
 // Source: Kafka's DefaultRecordBatch, KIP-98, KIP-32, KIP-35.
 package record
