@@ -271,6 +271,7 @@ type segmentCheck struct {
 	state  [2]indexState
 	seal   seal // the one that holds
 	sealed bool
+	agree  bool // both index files have it
 
 	end  int64 // offset behind the last batch
 	torn bool  // the end is torn, and nothing that was durable is missing
@@ -302,7 +303,7 @@ func (s *segmentCheck) indexes() {
 	case okB && !okA:
 		s.half(offsetTable)
 	}
-	s.sealed = okA || okB
+	s.sealed, s.agree = okA || okB, okA && okB && a.sameSegment(b)
 	s.seal = *a
 	if !okA {
 		s.seal = *b

@@ -78,11 +78,18 @@ func (s *segmentCheck) check(i int) {
 		defer done()
 		w.entries[kind] = e
 	}
+	if s.agree {
+		w.accuser = findWitness(s.fs, s.seg, &s.seal, s.size, s.start, until)
+	}
 	s.epochs.begin()
 	w.run()
 	s.progress(max(s.size-w.file.counted, 0))
 	s.end, s.torn = w.at.next, w.torn
-	if w.broken {
+	if w.accuser != nil && w.accuser.against(w.broken) {
+		s.end, s.torn = w.bound, false
+		s.damage(path, 0, "%v: %s are lost; by the seals the segment ends at offset %d and byte %d, it ends at offset %d and byte %d",
+			errNotWritten, records(s.seg.base, w.bound), s.seal.next, s.seal.logBytes, w.at.next, w.at.pos)
+	} else if w.broken {
 		s.end = max(w.at.next, until) // what is missing was told
 	} else {
 		w.seals()
@@ -105,6 +112,8 @@ type batchCheck struct {
 	// marked says that the checkpoint's position was passed.
 	marked  bool
 	entries [2]*entryCheck
+	// accuser is nil unless both seals agree and the file has another size.
+	accuser *witness
 }
 
 // run reads from batch to batch, and goes on behind those that do not hold.
@@ -170,6 +179,9 @@ func (w *batchCheck) batch(b record.Batch) {
 		}
 	}
 	w.seg.extend(b, maxSegmentBytes)
+	if w.accuser != nil {
+		w.accuser.see(b, pos, w.seg.crc)
+	}
 	w.at.pos += int64(len(b))
 	w.at.next = b.NextOffset()
 	w.report.Batches++
@@ -308,7 +320,11 @@ func (e *entryCheck) tell(format string, args ...any) {
 	if !e.wrong {
 		e.wrong = true
 		pos := int64(sealSize) + int64(max(e.number-1, 0))*int64(e.kind.width())
-		e.found(Warning, e.kind.path(e.seg), pos, "the index is damaged and can be rebuilt: "+format, args...)
+		what := "the index is damaged and can be rebuilt: "
+		if e.agree && e.size != e.seal.logBytes {
+			what = "the index is damaged, or the log, which has not the size in the seals: "
+		}
+		e.found(Warning, e.kind.path(e.seg), pos, what+format, args...)
 	}
 }
 

@@ -214,6 +214,10 @@
 //   - A sealed segment whose .log has the size in the seal is taken as it is.
 //   - Another one is scanned from the checkpoint's position, or from its
 //     beginning: magic, length, checksum, offset chain and count of each batch.
+//   - Where both seals agree and the .log has another size, the batches up to the
+//     size in the seal must have its checksum, or where some do not hold or are
+//     cut off, begin where the index says. Otherwise the .log is not the one that
+//     was sealed, however sound its batches are, and all of it is a gap.
 //   - What is behind the last valid batch is a torn end, if nothing that was
 //     durable is missing: zeros stay as preallocation, anything else is copied
 //     to quarantine/ (1 MiB of it) and cut, and the cut is synced before the

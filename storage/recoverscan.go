@@ -70,7 +70,13 @@ func (r *recovery) readEntries(kind tableKind, s *segment, count, crc uint32) ([
 func (r *recovery) scanSegment(i int, bound, next int64) error {
 	f := &r.found[i]
 	s := f.seg
-	r.resume(f)
+	var accuser *witness
+	if f.whole {
+		accuser = findWitness(r.dir.opts.FS, s, &f.seal, f.size, r.start, next)
+	}
+	if accuser == nil {
+		r.resume(f)
+	}
 	if f.torn || f.sealed {
 		// What the files say of the segment is not so, and would stay if no
 		// entry were added.
@@ -88,7 +94,7 @@ func (r *recovery) scanSegment(i int, bound, next int64) error {
 		}
 		defer r.dir.files.release(h)
 		r.scanning(s)
-		if end, err = r.scanOver(f, h, bound, next); err != nil {
+		if end, err = r.scanOver(f, h, accuser, bound, next); err != nil {
 			return fmt.Errorf("scan %s: %w", s.logPath(), err)
 		}
 		r.read += end.pos - from
@@ -140,12 +146,27 @@ func (r *recovery) keepScanned(i int, h *handle, grown bool) error {
 
 // scanOver reads the batches from the segment's end on. Where one does not hold
 // that was durable, there is a gap, and it goes on behind it.
-func (r *recovery) scanOver(f *found, h *handle, bound, next int64) (scanned, error) {
-	s, interval := f.seg, r.log.config.Load().IndexInterval
+// A witness against the .log has the last word.
+func (r *recovery) scanOver(f *found, h *handle, accuser *witness, bound, next int64) (scanned, error) {
+	s, interval, epoch := f.seg, r.log.config.Load().IndexInterval, r.scannedEpoch
 	use := func(b record.Batch) {
 		s.extend(b, interval)
 		r.scannedEpoch = max(r.scannedEpoch, b.LeaderEpoch())
+		if accuser != nil {
+			accuser.see(b, s.size-int64(len(b)), s.crc)
+		}
 	}
+	end, err := r.scanBatches(f, h, use, bound, next)
+	if err == nil && accuser != nil && accuser.against(len(s.gaps) > 0) {
+		r.scannedEpoch = epoch
+		return r.disown(f, bound), nil
+	}
+	return end, err
+}
+
+// scanBatches is scanOver without a witness.
+func (r *recovery) scanBatches(f *found, h *handle, use func(record.Batch), bound, next int64) (scanned, error) {
+	s := f.seg
 	doctor := salvage{f: h, seg: s, size: f.size, end: point{offset: bound, pos: -1}}
 	for {
 		end, err := scan(h, s, f.size, s.size, s.next, next, use)
