@@ -11,7 +11,6 @@ import (
 
 // needless are the sites that no proof needs to notice, each with the reason.
 var needless = map[string]string{
-	"swap.go swap SyncDir":          "the record's own sync covers the names before an old file goes, and without the new ones the old are the log",
 	"swaprecord.go endSwap SyncDir": "a COMPACT that comes back says the same as before, and the next start removes it again",
 }
 
