@@ -69,6 +69,9 @@ func Open(ctx context.Context, opts Options) (*Broker, error) {
 	b.mu.topics, b.mu.parts = map[TopicID]*topic{}, map[storage.ID]*partition{}
 	b.metrics = newMetrics(opts.Registerer, b)
 	if err := b.open(ctx); err != nil {
+		if b.dir != nil {
+			b.dir.Refuse()
+		}
 		return nil, errors.Join(err, b.Close())
 	}
 	b.dir.SetScrubRate(b.configs().number(scrubRate))

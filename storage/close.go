@@ -37,6 +37,15 @@ func (d *Dir) Close() error {
 	return errors.Join(err, d.lock.Close())
 }
 
+// Refuse is for a start that ends before all logs are open: if the run before
+// did not end cleanly, Close does not say that this one did, for what it left
+// was not looked at.
+func (d *Dir) Refuse() {
+	if d.Unclean() {
+		d.unsure.Store(true)
+	}
+}
+
 // settle flushes the logs, gives back what they hold in reserve and writes
 // the checkpoint.
 func (d *Dir) settle(logs []*Log) error {
