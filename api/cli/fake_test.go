@@ -420,7 +420,12 @@ func (f *fake) fetchOnce(req *kmsg.FetchRequest) (resp *kmsg.FetchResponse, foun
 		for _, p := range t.Partitions {
 			answer := kmsg.NewFetchResponseTopicPartition()
 			answer.Partition = p.Partition
-			if log := f.logLocked(t.Topic, p.Partition); log != nil {
+			log := f.logLocked(t.Topic, p.Partition)
+			switch {
+			case log != nil && p.FetchOffset < log.first:
+				answer.ErrorCode = kerr.OffsetOutOfRange.Code
+				found = true
+			case log != nil:
 				answer.HighWatermark, answer.LastStableOffset = log.next, log.next
 				for _, batch := range log.batches {
 					base := int64(binary.BigEndian.Uint64(batch))
@@ -429,7 +434,7 @@ func (f *fake) fetchOnce(req *kmsg.FetchRequest) (resp *kmsg.FetchResponse, foun
 						found = true
 					}
 				}
-			} else {
+			default:
 				answer.ErrorCode = kerr.UnknownTopicOrPartition.Code
 				found = true
 			}

@@ -140,7 +140,6 @@ func TestConsumeGroup(t *testing.T) {
 	f := filled(t)
 	leat(t.Context(), t, strings.NewReader("a\nb\n"), "produce", "t", "--partition", "0", "--server", f.addr)
 	f.commit("half", "t", 1, 1)
-	f.commit("lost", "t", 1, 1)
 	f.commit("full", "t", 1, 1).refuse = kerr.GroupMaxSizeReached
 	for _, c := range []struct {
 		args  string
@@ -202,6 +201,22 @@ func TestConsumeGroupInterrupted(t *testing.T) {
 		if got := f.committed("g"+limit[6:], "t"); !maps.Equal(got, map[int32]int64{1: 3}) {
 			t.Errorf("%s: %v is committed", limit, got)
 		}
+	}
+}
+
+// TestConsumeGroupLost proves that a committed offset whose record is gone is an error that says what to do, not a jump.
+func TestConsumeGroupLost(t *testing.T) {
+	f := filled(t)
+	f.commit("g", "t", 1, 1)
+	if _, words, code := leat(t.Context(), t, nil, "partition", "delete-records", "t", "--partition", "1", "--before", "2", "--server", f.addr); code != 0 {
+		t.Fatal(words)
+	}
+	out, words, code := leat(t.Context(), t, nil, "consume", "t", "--server", f.addr, "--group", "g")
+	if code != 1 || out != "" || !strings.Contains(words, "what group g committed is not there any more; leat group reset-offsets moves it") {
+		t.Errorf("exit %d, %q, %s", code, out, words)
+	}
+	if got := f.committed("g", "t"); !maps.Equal(got, map[int32]int64{1: 1}) {
+		t.Errorf("%v is committed", got)
 	}
 }
 
