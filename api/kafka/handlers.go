@@ -3,8 +3,10 @@ package kafka
 import (
 	"bytes"
 	"context"
+	"errors"
 	"log/slog"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -76,10 +78,19 @@ func (cl *call) code(ctx context.Context, err error) int16 {
 		cl.srv.log.LogAttrs(ctx, slog.LevelError, "kafka request failed", slog.String("api", cl.h.name), slog.Any("err", err))
 	} else if fault := api.Fault(err); fault != "" {
 		if skipped, ok := cl.srv.limit.Allow(fault, api.FaultInterval, time.Now()); ok {
-			cl.srv.log.LogAttrs(ctx, slog.LevelError, "kafka request failed", slog.String("api", cl.h.name), slog.Any("err", err), slog.Int("skipped", skipped))
+			cl.srv.log.LogAttrs(ctx, faultLevel(err), "kafka request failed", slog.String("api", cl.h.name), slog.Any("err", err), slog.Int("skipped", skipped))
 		}
 	}
 	return cl.refuse(e.Kafka)
+}
+
+// faultLevel tells a want of descriptors, which passes by and is nothing that is
+// broken, from the rest.
+func faultLevel(err error) slog.Level {
+	if errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) {
+		return slog.LevelWarn
+	}
+	return slog.LevelError
 }
 
 // refuse is code for an error that has no sentinel of the domain.
