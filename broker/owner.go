@@ -35,6 +35,9 @@ func (b *Broker) checkMeta(d *storage.Dir) error {
 		_, foreign, err = owned(db, d)
 		return err
 	})
+	if errors.Is(err, meta.ErrFailed) {
+		return err // damage was met, and what is left of the look may hold the store's lock
+	}
 	if err != nil { // its opening tells what it is
 		b.log.Debug("whose metadata it is cannot be read yet", slog.Any("err", err))
 	}
