@@ -21,7 +21,7 @@ BROWSER_MODULES := $(BROWSER)/node_modules/.package-lock.json
 # Where unit tests live: everything but the tests that run the binary.
 PACKAGES = $$(go list ./... | grep -v '^leat/e2e')
 # Tests of memory, which skip themselves under the race detector.
-UNRACED := TestFetchPathAllocations|TestIdleMemory
+UNRACED := TestFetchPathAllocations|TestIdleMemory|TestRewriteAllocates
 # CI proves every time what it says, also when nothing changed.
 UNCACHED := $(if $(CI),-count=1)
 FUZZTIME ?= 10s
@@ -63,7 +63,7 @@ unit: test-tools ## Only the unit tests
 	@echo "test: unit tests with the race detector"
 	@CGO_ENABLED=1 go test -race -timeout 15m $(UNCACHED) $(PACKAGES)
 	@echo "test: what the race detector would distort"
-	@go test -timeout 5m $(UNCACHED) -run '^($(UNRACED))$$' ./api/kafka ./api/ws
+	@go test -timeout 5m $(UNCACHED) -run '^($(UNRACED))$$' ./api/kafka ./api/ws ./storage/record
 
 e2e: build test-tools ## Only the tests that run the binary
 	@echo "test: the binary from outside"

@@ -72,6 +72,9 @@ func TestEverySyncIsNeeded(t *testing.T) {
 	known := map[string]bool{}
 	for i, site := range sites {
 		known[site.String()] = true
+		if needless[site.String()] != "" {
+			continue
+		}
 		t.Run(strings.ReplaceAll(site.String(), " ", "_"), func(t *testing.T) {
 			t.Parallel()
 			proveNeeded(t, sites, i, whole)
@@ -87,9 +90,6 @@ func TestEverySyncIsNeeded(t *testing.T) {
 // proveNeeded looks for a proof that fails without the site, and does not
 // otherwise.
 func proveNeeded(t *testing.T, sites []disktest.Site, i int, whole []func() string) {
-	if reason := needless[sites[i].String()]; reason != "" {
-		t.Skip(reason)
-	}
 	reached := false
 	// Some proofs race with the goroutines that make things durable on their own,
 	// and miss it where those are quicker; so each gets another turn.

@@ -56,11 +56,11 @@ func TestEverySyncIsNeeded(t *testing.T) {
 		}
 	}
 	for name, mute := range mutants {
+		if needless[name] != "" {
+			continue
+		}
 		t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
 			t.Parallel()
-			if reason := needless[name]; reason != "" {
-				t.Skip(reason)
-			}
 			failure := missing(t, mute)
 			if failure == "" {
 				t.Error("nothing breaks without it")
