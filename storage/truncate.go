@@ -263,9 +263,11 @@ func (c *truncation) publish() {
 	s.named, s.allocated = true, s.size
 	c.old.cutAt.Store(s.size + 1)
 	var pins []*handle
-	for _, o := range was {
+	for _, o := range l.mu.segments { // no flush looks at those before the cut again: prepare has synced them
 		pins = append(pins, o.pin)
-		o.pin = nil
+		o.pin, o.named = nil, true
+	}
+	for _, o := range was {
 		d.slack.Add(o.size - o.allocated)
 		o.allocated = o.size
 	}

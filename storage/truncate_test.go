@@ -588,3 +588,31 @@ func epochsAndValues(t *testing.T, l *Log) string {
 	}
 	return strings.Join(out, " ") + "\n"
 }
+
+// TestTruncateGivesFilesBack proves that the files of segments before the cut,
+// which no flush had covered, do not stay open once the segments have gone.
+func TestTruncateGivesFilesBack(t *testing.T) {
+	t.Parallel()
+	d := openDir(t, disk.NewMem())
+	l := openLog(t, d, Config{SegmentBytes: 100, FlushMessages: 1 << 40})
+	for range 6 {
+		mustAppend(t, l, batchOf(t, record.None, nil, strings.Repeat("v", 100)))
+	}
+	if err := l.Truncate(t.Context(), 5); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.SetStart(5); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the segments to leave", func() bool { return l.Segments() == 1 })
+	forceCheckpoint(t, d)
+	eventually(t, "the files to be closed", func() bool {
+		d.files.mu.Lock()
+		defer d.files.mu.Unlock()
+		return d.files.mu.open <= 1
+	})
+	mustClose(t, d)
+	if n := d.files.mu.open; n != 0 {
+		t.Errorf("%d files are open", n)
+	}
+}
