@@ -164,7 +164,7 @@ func (r *recovery) vouch() error {
 		rec.maxTimestamp = -1
 	}
 	r.dir.setRecord(r.log.id, rec)
-	err := r.dir.writeCheckpoint()
+	err := r.dir.patiently(r.dir.writeCheckpoint)
 	if noSpace(err) && !errors.Is(err, errSync) {
 		return nil
 	}

@@ -10,6 +10,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -413,4 +414,29 @@ func TestChooseTail(t *testing.T) {
 			t.Errorf("%+v: %d", c, got)
 		}
 	}
+}
+
+// TestStartWithoutDescriptors proves that a log opens, and the directory has not
+// failed, when there is no descriptor for a moment while the checkpoint is told
+// where the log begins.
+func TestStartWithoutDescriptors(t *testing.T) {
+	t.Parallel()
+	fs := disk.NewMem()
+	d := openDir(t, fs)
+	refused := 0
+	fs.SetFault(func(op disk.Op) error {
+		if op.Kind == disk.OpSyncDir && op.Path == "/data" && refused < 3 {
+			refused++
+			return syscall.EMFILE
+		}
+		return nil
+	})
+	if o := openLogAt(t, d, Config{}, 5).Offsets(); o.Start != 5 || o.End != 5 {
+		t.Errorf("the log begins with %+v", o)
+	}
+	if err := d.Failed(); err != nil || refused < 3 {
+		t.Errorf("refused %d times, failed: %v", refused, err)
+	}
+	fs.SetFault(nil)
+	mustClose(t, d)
 }
