@@ -250,14 +250,12 @@ func readCheckpoint(fsys disk.FS, dir string) checkpoint {
 
 // writeCheckpoint makes c durable in the slot of its generation, which must
 // be one more than that of the checkpoint before. What c claims to be durable
-// must be so already. An error leaves the other slot whole.
-func writeCheckpoint(fsys disk.FS, dir string, c checkpoint) error {
+// must be so already. named says that the slot's name is durable: a slot that is
+// there need not have one, for whoever made it may have come no further. An
+// error leaves the other slot whole.
+func writeCheckpoint(fsys disk.FS, dir string, c checkpoint, named bool) error {
 	name := checkpointSlot(dir, c.generation)
-	f, err := fsys.OpenFile(name, os.O_RDWR)
-	created := errors.Is(err, fs.ErrNotExist)
-	if created {
-		f, err = fsys.OpenFile(name, os.O_RDWR|os.O_CREATE)
-	}
+	f, err := fsys.OpenFile(name, os.O_RDWR|os.O_CREATE)
 	if err != nil {
 		return fmt.Errorf("checkpoint %d: %w", c.generation, err)
 	}
@@ -267,7 +265,7 @@ func writeCheckpoint(fsys disk.FS, dir string, c checkpoint) error {
 			err = syncFault(name, f.SyncData())
 		}
 	}
-	if err = errors.Join(err, f.Close()); err == nil && created {
+	if err = errors.Join(err, f.Close()); err == nil && !named {
 		err = syncFault(dir, fsys.SyncDir(dir))
 	}
 	if err != nil {

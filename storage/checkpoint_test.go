@@ -145,7 +145,7 @@ func TestCheckpointSlots(t *testing.T) {
 	var written []checkpoint
 	for g := range uint64(4) {
 		c := someCheckpoint(g+1, 9-2*int(g), g)
-		if err := writeCheckpoint(m, "/data", c); err != nil {
+		if err := writeCheckpoint(m, "/data", c, false); err != nil {
 			t.Fatal(err)
 		}
 		written = append(written, c)
@@ -193,7 +193,7 @@ func TestCheckpointPartial(t *testing.T) {
 	m := checkpointDir(t)
 	older, newer := someCheckpoint(3, 6, 1), someCheckpoint(4, 4, 2)
 	for _, c := range []checkpoint{older, newer} {
-		if err := writeCheckpoint(m, "/data", c); err != nil {
+		if err := writeCheckpoint(m, "/data", c, false); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -213,7 +213,7 @@ func TestCheckpointPartial(t *testing.T) {
 	}
 	got.generation++
 	got.partial = false
-	if err := writeCheckpoint(m, "/data", got); err != nil {
+	if err := writeCheckpoint(m, "/data", got, false); err != nil {
 		t.Fatal(err)
 	}
 	if again := readCheckpoint(m, "/data"); !reflect.DeepEqual(again, got) {
@@ -236,7 +236,7 @@ func TestCheckpointPowerCut(t *testing.T) {
 				cuts = append(cuts, m.CrashClone([]float64{0, 0.5, 0.9}[rng.IntN(3)], rng))
 				return nil
 			})
-			if err := writeCheckpoint(m, "/data", c); err != nil {
+			if err := writeCheckpoint(m, "/data", c, false); err != nil {
 				t.Fatal(err)
 			}
 			m.SetFault(nil)
@@ -266,7 +266,7 @@ func TestCheckpointWriteErrors(t *testing.T) {
 	for _, kind := range []disk.OpKind{disk.OpOpen, disk.OpWrite, disk.OpTruncate, disk.OpSyncData, disk.OpSyncDir} {
 		m := checkpointDir(t)
 		c := someCheckpoint(1, 5, 1)
-		if err := writeCheckpoint(m, "/data", c); err != nil {
+		if err := writeCheckpoint(m, "/data", c, false); err != nil {
 			t.Fatal(err)
 		}
 		m.SetFault(func(op disk.Op) error {
@@ -275,7 +275,7 @@ func TestCheckpointWriteErrors(t *testing.T) {
 			}
 			return nil
 		})
-		if err := writeCheckpoint(m, "/data", someCheckpoint(2, 5, 2)); !errors.Is(err, syscall.ENOSPC) {
+		if err := writeCheckpoint(m, "/data", someCheckpoint(2, 5, 2), false); !errors.Is(err, syscall.ENOSPC) {
 			t.Errorf("%s: %v", kind, err)
 		}
 		if got := readCheckpoint(m.CrashClone(0, nil), "/data"); !reflect.DeepEqual(got, c) {

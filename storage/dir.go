@@ -112,7 +112,10 @@ type Dir struct {
 	background sync.WaitGroup // removal of trash
 
 	checkpointing sync.Mutex // held over the writing of a checkpoint
-	wall          guardedClock
+	// namedSlots says of which slots this process knows that their names are
+	// durable. Guarded by checkpointing.
+	namedSlots [2]bool
+	wall       guardedClock
 
 	mu struct {
 		sync.Mutex
@@ -382,7 +385,9 @@ func (d *Dir) writeCheckpoint() error {
 	next.partial = false
 	d.mu.changed = false
 	d.mu.Unlock()
-	err := writeCheckpoint(d.opts.FS, d.opts.Path, next)
+	slot := next.generation % uint64(len(d.namedSlots))
+	err := writeCheckpoint(d.opts.FS, d.opts.Path, next, d.namedSlots[slot])
+	d.namedSlots[slot] = d.namedSlots[slot] || err == nil
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if err != nil {

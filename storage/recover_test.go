@@ -424,7 +424,7 @@ func TestStartWithoutDescriptors(t *testing.T) {
 	fs := disk.NewMem()
 	d := openDir(t, fs)
 	refused := 0
-	fs.SetFault(func(op disk.Op) error {
+	fs.SetFault(func(op disk.Op) error { // of the name of the checkpoint's slot
 		if op.Kind == disk.OpSyncDir && op.Path == "/data" && refused < 3 {
 			refused++
 			return syscall.EMFILE
@@ -438,5 +438,8 @@ func TestStartWithoutDescriptors(t *testing.T) {
 		t.Errorf("refused %d times, failed: %v", refused, err)
 	}
 	fs.SetFault(nil)
+	if r := readCheckpoint(fs.CrashClone(0, nil), "/data").records[testID]; r.logStart != 5 {
+		t.Errorf("after a power cut the checkpoint has the start %d", r.logStart)
+	}
 	mustClose(t, d)
 }
