@@ -206,11 +206,17 @@ func (k *keyed) check(t *testing.T, s *server) {
 	have, state := map[int64]bool{}, map[string]int64{}
 	var next int64
 	for _, b := range mustSplit(t, w.fetchAll(k.topic, 0, 0)) {
-		if b.base() != next {
+		// Between two fetches compaction may have put one batch in the place of several, and the next fetch gets all
+		// of the one that has its offset: then it begins below, with nothing that was not read just now.
+		if b.base() > next {
 			t.Fatalf("%s: a batch at offset %d, want %d", k.topic, b.base(), next)
 		}
+		from := next
 		for _, r := range b.records(t) {
 			offset := b.base() + int64(r.OffsetDelta)
+			if offset < from && have[offset] && k.at[offset] == (keyedValue{string(r.Key), string(r.Value), r.Value == nil}) {
+				continue
+			}
 			if offset < next || offset >= b.next() {
 				t.Fatalf("%s: a record at offset %d after %d in a batch of [%d, %d)", k.topic, offset, next, b.base(), b.next())
 			}
