@@ -117,6 +117,9 @@ func (f *files) acquire(s *segment) (*handle, error) {
 
 	file, err := f.open(s)
 	if err != nil {
+		if f.retired(s) {
+			err = errRetired // meanwhile, and its file is gone or on its way
+		}
 		return nil, err
 	}
 	f.mu.Lock()
