@@ -29,10 +29,10 @@ SOAK ?= 10m
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help build run check fmt test unit e2e bench fuzz soak clean lint-tool test-tools
+.PHONY: help build run check fmt test unit e2e clients conformance bench fuzz soak clean lint-tool test-tools
 
 help: ## List the targets
-	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## (.*)/\1|\2/' | while IFS='|' read -r target words; do printf '  %-8s %s\n' "$$target" "$$words"; done
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## (.*)/\1|\2/' | while IFS='|' read -r target words; do printf '  %-11s %s\n' "$$target" "$$words"; done
 
 build: ## Build the static binary bin/leat; needs only Go
 	@echo "build: bin/leat $(VERSION)"
@@ -57,7 +57,7 @@ check: lint-tool ## Format, vet, lint, layers and module files; changes nothing
 fmt: lint-tool ## Format every Go file
 	@$(LINT) fmt ./...
 
-test: test-tools unit e2e ## All tests: unit tests with the race detector, then the binary from outside
+test: test-tools unit e2e clients ## All tests: unit tests with the race detector, then the binary from outside
 
 unit: test-tools ## Only the unit tests
 	@echo "test: unit tests with the race detector"
@@ -68,6 +68,13 @@ unit: test-tools ## Only the unit tests
 e2e: build test-tools ## Only the tests that run the binary
 	@echo "test: the binary from outside"
 	@LEAT_BIN=$(LEAT) go test -count=1 -timeout 20m ./e2e/
+
+clients: build test-tools ## Only the Kafka clients of others, the quick ones
+	@echo "test: Kafka clients"
+	@LEAT_BIN=$(LEAT) go test -count=1 -timeout 10m ./e2e/conformance/
+
+conformance: build test-tools ## All Kafka clients of others; writes api/kafka/CLIENTS.md
+	@LEAT_LONG=1 LEAT_BIN=$(LEAT) go test -count=1 -timeout 60m -v ./e2e/conformance/
 
 bench: build ## Benchmarks of the binary against bare loops; takes minutes
 	@LEAT_BIN=$(LEAT) go test -count=1 -timeout 60m -run '^$$' -bench . ./e2e/bench/
