@@ -55,6 +55,17 @@ func TestAdminAuthorization(t *testing.T) {
 		{"replace broker", auth.AlterConfigs, ErrClusterAuthorization, func(b *Broker) error {
 			return b.ReplaceBrokerConfigs(t.Context(), auth.Anonymous, -1, nil, false)
 		}},
+		{"producers", auth.Read, ErrTopicAuthorization, func(b *Broker) error {
+			_, err := b.Producers(t.Context(), auth.Anonymous, "t", 0)
+			return err
+		}},
+		{"config resources", auth.DescribeConfigs, ErrClusterAuthorization, func(b *Broker) error {
+			_, _, err := b.ConfigResources(t.Context(), auth.Anonymous)
+			return err
+		}},
+		{"reassignments", auth.Describe, ErrClusterAuthorization, func(b *Broker) error {
+			return b.Reassignments(t.Context(), auth.Anonymous)
+		}},
 		{"log dirs", auth.Describe, ErrClusterAuthorization, func(b *Broker) error {
 			_, err := b.LogDirs(t.Context(), auth.Anonymous, nil)
 			return err

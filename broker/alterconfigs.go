@@ -79,6 +79,16 @@ func (b *Broker) configure(t *controller.Topic) {
 	}
 }
 
+// ConfigResources are what has configs of its own: the topics that p may
+// describe, sorted, and the nodes (KIP-1142). It needs auth.DescribeConfigs on
+// the cluster.
+func (b *Broker) ConfigResources(ctx context.Context, p auth.Principal) (topics []string, nodes []Node, err error) {
+	if err := b.allowedCluster(p, auth.DescribeConfigs); err != nil {
+		return nil, nil, err
+	}
+	return b.TopicNames(ctx, p), b.Nodes(), nil
+}
+
 // BrokerConfigs lists the configs in force for a server, by name; for node -1
 // what was set for all servers while they ran, as Kafka does. An unknown node is
 // ErrUnknownBroker.

@@ -95,6 +95,13 @@ func (b *Broker) repair(ctx context.Context, t *controller.Topic, part *partitio
 	return note, nil
 }
 
+// Reassignments says whether p may know which partitions are on their way to
+// other replicas (KIP-455). There are none: one node has nowhere to move them
+// to. It needs auth.Describe on the cluster.
+func (b *Broker) Reassignments(_ context.Context, p auth.Principal) error {
+	return b.allowedCluster(p, auth.Describe)
+}
+
 // lostOffsets says in words which offsets are gone.
 func lostOffsets(holes []storage.Hole) string {
 	var ranges []string

@@ -5,6 +5,7 @@ import (
 
 	"leat/auth"
 	"leat/replication/controller"
+	"leat/storage"
 )
 
 // producerIDBlock is how many producer ids are taken from the metadata at a
@@ -40,4 +41,24 @@ func (b *Broker) InitProducerID(ctx context.Context, p auth.Principal) (id int64
 	id = b.ids.next
 	b.ids.next++
 	return id, 0, nil
+}
+
+// Producer is what a partition knows of an idempotent producer.
+type Producer = storage.Producer
+
+// Producers returns the idempotent producers that a partition remembers, least
+// recent write first. It needs auth.Read.
+func (b *Broker) Producers(_ context.Context, p auth.Principal, topic string, partition int32) ([]Producer, error) {
+	t, err := b.resolve(p, auth.Read, TopicRef{Name: topic})
+	if err != nil {
+		return nil, err
+	}
+	part, err := b.partition(t, partition)
+	if err != nil {
+		return nil, err
+	}
+	if err := part.err(); err != nil {
+		return nil, err
+	}
+	return part.log.Producers(), nil
 }

@@ -383,6 +383,18 @@ func (b *Broker) Topics(_ context.Context, p auth.Principal) ([]Topic, error) {
 	return out, nil
 }
 
+// TopicNames are the names of all topics that p may describe, sorted.
+func (b *Broker) TopicNames(_ context.Context, p auth.Principal) []string {
+	var out []string
+	for _, t := range b.proposer.State().Topics() {
+		if b.allowed(p, auth.Describe, t.Name) {
+			out = append(out, t.Name)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
 // Topic describes one topic.
 func (b *Broker) Topic(_ context.Context, p auth.Principal, ref TopicRef) (Topic, error) {
 	t, err := b.resolve(p, auth.Describe, ref)

@@ -196,3 +196,39 @@ func (k *producer) next() int32 {
 	}
 	return 0
 }
+
+// Producer is what a log knows of one idempotent producer.
+type Producer struct {
+	ID    int64
+	Epoch int16
+	// LastSequence is that of the last record, -1 if the epoch has none yet.
+	LastSequence int32
+	// LastWrite is when the broker last took a batch, by its own clock.
+	LastWrite time.Time
+}
+
+// list returns those that have not expired, least recent write first.
+func (p *producers) list(now time.Time) []Producer {
+	out := make([]Producer, 0, len(p.byID))
+	for e := p.byAge.Front(); e != nil; e = e.Next() {
+		k := e.Value.(*producer)
+		if p.expired(k, now) {
+			continue
+		}
+		last := int32(-1)
+		if k.count > 0 {
+			last = k.window[k.count-1].last
+		}
+		out = append(out, Producer{ID: k.id, Epoch: k.epoch, LastSequence: last, LastWrite: k.lastWrite})
+	}
+	return out
+}
+
+// Producers returns the idempotent producers that the log remembers, at most
+// 65,536, least recent write first.
+func (l *Log) Producers() []Producer {
+	now := l.dir.opts.Now()
+	l.writing.Lock()
+	defer l.writing.Unlock()
+	return l.writing.producers.list(now)
+}

@@ -30,7 +30,8 @@ import (
 //
 // Left out: transactions (INVALID_TXN_STATE, since none can be open), and the
 // tags of v10 that name the current leader (KIP-951): clients that miss them
-// ask Metadata.
+// ask Metadata. Version 12 begins transactions by itself (KIP-890); version 13
+// has ids in the place of names, and every client that knows it goes down to 11.
 
 // maxParts bounds the topics and partitions of one request, and maxTags the
 // tagged fields, because each costs more memory than it has bytes.

@@ -28,7 +28,7 @@ import (
 // makes it start over. Followers do not fetch here. The preferred replica is
 // always -1, and the tags with the current leader and its address are not sent:
 // clients ask Metadata. With read_committed the list of aborted transactions is
-// empty, since there are no transactions.
+// empty, since there are no transactions. Version 18 changes followers' fetches.
 
 type fetchCall struct {
 	query   broker.FetchRequest

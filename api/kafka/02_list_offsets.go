@@ -24,9 +24,11 @@ import (
 //	v10 timeout, of no use without tiers
 //
 // A timestamp that the version does not have gets UNSUPPORTED_VERSION; a
-// partition that is asked for twice, INVALID_REQUEST, each time. Left out: the
-// isolation level, since without transactions the last stable offset is the high
-// watermark.
+// partition that is asked for twice, INVALID_REQUEST, each time.
+//
+// Left out: the isolation level, since without transactions the last stable
+// offset is the high watermark. Version 11 knows the timestamp -6, which is about
+// tiers.
 func listOffsets(ctx context.Context, c *conn, cl *call, req *kmsg.ListOffsetsRequest) kmsg.Response {
 	resp := kmsg.NewPtrListOffsetsResponse()
 	var places []partPlace

@@ -21,7 +21,7 @@ import (
 //	v2  cluster id
 //	v4  the client says whether topics may be made; before, they may
 //	v7  leader epochs
-//	v8  authorized operations, which are not told (KIP-430)
+//	v8  authorized operations (KIP-430), of the cluster until v10
 //	v9  flexible
 //	v10 topic ids in the answer
 //	v12 topics by id
@@ -40,11 +40,14 @@ func metadata(ctx context.Context, c *conn, cl *call, req *kmsg.MetadataRequest)
 	}
 	cluster := b.ClusterID()
 	resp.ClusterID, resp.ControllerID = &cluster, b.Controller()
+	if req.IncludeClusterAuthorizedOperations {
+		resp.AuthorizedOperations = c.clusterOperations()
+	}
 	if req.Topics == nil || req.Version == 0 && len(req.Topics) == 0 {
 		topics, err := b.Topics(ctx, c.principal)
 		resp.ErrorCode = cl.code(ctx, err)
 		for i := range topics {
-			resp.Topics = append(resp.Topics, metadataTopic(&topics[i], known))
+			resp.Topics = append(resp.Topics, c.metadataTopic(req, &topics[i], known))
 		}
 		return resp
 	}
@@ -63,7 +66,7 @@ func metadata(ctx context.Context, c *conn, cl *call, req *kmsg.MetadataRequest)
 			resp.Topics = append(resp.Topics, missingTopic(ref, req.Version, cl.code(ctx, err)))
 			continue
 		}
-		resp.Topics = append(resp.Topics, metadataTopic(&topic, known))
+		resp.Topics = append(resp.Topics, c.metadataTopic(req, &topic, known))
 	}
 	return resp
 }
@@ -93,9 +96,12 @@ func missingTopic(ref broker.TopicRef, version, code int16) kmsg.MetadataRespons
 
 // metadataTopic describes a topic. A leader is named only if the answer tells
 // its address.
-func metadataTopic(in *broker.Topic, known map[int32]bool) kmsg.MetadataResponseTopic {
+func (c *conn) metadataTopic(req *kmsg.MetadataRequest, in *broker.Topic, known map[int32]bool) kmsg.MetadataResponseTopic {
 	t := kmsg.NewMetadataResponseTopic()
 	t.Topic, t.TopicID, t.IsInternal = &in.Name, in.ID, in.Internal
+	if req.IncludeTopicAuthorizedOperations {
+		t.AuthorizedOperations = c.topicOperations(in.Name)
+	}
 	t.Partitions = make([]kmsg.MetadataResponseTopicPartition, len(in.Partitions))
 	for i := range in.Partitions {
 		from := &in.Partitions[i]

@@ -21,6 +21,9 @@ import (
 //	v7  static members
 //	v8  flexible
 //	v9  the generation may be the epoch of a KIP-848 member, which there are none of
+//
+// Left out: version 10, which has ids in the place of topic names and came for
+// KIP-848 groups; clients go down to 9.
 func offsetCommit(ctx context.Context, c *conn, cl *call, req *kmsg.OffsetCommitRequest) kmsg.Response {
 	resp := kmsg.NewPtrOffsetCommitResponse()
 	var offsets []broker.CommitOffset

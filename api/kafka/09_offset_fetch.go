@@ -20,6 +20,9 @@ import (
 //	v7  only offsets that no transaction may change; there are no others
 //	v8  many groups in a request
 //	v9  member and epoch of KIP-848, which are not looked at
+//
+// Left out: version 10, which has ids in the place of topic names and came for
+// KIP-848 groups; clients go down to 9.
 func offsetFetch(ctx context.Context, c *conn, cl *call, req *kmsg.OffsetFetchRequest) kmsg.Response {
 	resp := kmsg.NewPtrOffsetFetchResponse()
 	if req.Version >= 8 {

@@ -11,15 +11,18 @@ import (
 // FindCoordinator (key 10), versions 0 to 4.
 //
 // The coordinator of a group is the node that has its partition of the offsets
-// topic. There are no transactions yet, and their ids are refused with
-// UNSUPPORTED_VERSION and a text: COORDINATOR_NOT_AVAILABLE, the usual code, is
-// retriable, and producers would wait for ever without a word. With 35 the Java
-// client, franz-go and Sarama fail the call, librdkafka reports an error to the
-// application.
+// topic.
 //
 //	v1  coordinator type, error text
 //	v3  flexible
 //	v4  many keys in a request
+//
+// Left out: transactions and share groups. Their ids are refused with
+// UNSUPPORTED_VERSION and a text: COORDINATOR_NOT_AVAILABLE, the usual code, is
+// retriable, and producers would wait for ever without a word. With 35 the Java
+// client, franz-go and Sarama fail the call, librdkafka reports an error to the
+// application. Version 5 has one more error of transactions, version 6 share
+// groups.
 func findCoordinator(ctx context.Context, c *conn, cl *call, req *kmsg.FindCoordinatorRequest) kmsg.Response {
 	resp := kmsg.NewPtrFindCoordinatorResponse()
 	if req.Version < 4 {

@@ -19,8 +19,10 @@ import (
 //	v5  static members (KIP-345)
 //	v6  flexible
 //	v7  protocol type in the answer
-//	v8  a reason, which is not kept
+//	v8  a reason
 //	v9  the leader may be told to skip the assignment (KIP-814)
+//
+// Left out: the reason, which is for Kafka's log.
 func joinGroup(ctx context.Context, c *conn, cl *call, req *kmsg.JoinGroupRequest) kmsg.Response {
 	in := &broker.JoinRequest{
 		Member: broker.GroupMember{

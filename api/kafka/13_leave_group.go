@@ -13,7 +13,9 @@ import (
 //
 //	v3  many members, static ones by their instance id alone
 //	v4  flexible
-//	v5  a reason, which is not kept
+//	v5  a reason
+//
+// Left out: the reason, which is for Kafka's log.
 func leaveGroup(ctx context.Context, c *conn, cl *call, req *kmsg.LeaveGroupRequest) kmsg.Response {
 	resp := kmsg.NewPtrLeaveGroupResponse()
 	members := []broker.MemberRef{{ID: req.MemberID, Generation: -1}}

@@ -12,7 +12,7 @@ import (
 // DescribeGroups (key 15), versions 0 to 6. A group that does not exist is Dead,
 // without an error before version 6.
 //
-//	v3  authorized operations, which are not told (KIP-430)
+//	v3  authorized operations (KIP-430)
 //	v4  static members
 //	v5  flexible
 //	v6  GROUP_ID_NOT_FOUND, error text
@@ -23,6 +23,9 @@ func describeGroups(ctx context.Context, c *conn, cl *call, req *kmsg.DescribeGr
 		out.Group, out.State, out.ProtocolType, out.Protocol = d.ID, d.State, d.ProtocolType, d.Protocol
 		if req.Version >= 6 || !errors.Is(d.Err, broker.ErrUnknownGroup) {
 			out.ErrorCode, out.ErrorMessage = cl.groupCode(ctx, d.Err), message(d.Err)
+		}
+		if req.IncludeAuthorizedOperations && d.Err == nil {
+			out.AuthorizedOperations = c.groupOperations(d.ID)
 		}
 		for i := range d.Members {
 			m := &d.Members[i]

@@ -19,7 +19,8 @@ import (
 //	v3  flexible; the client says what software it is
 //	v4  features with minimum level 0 may be named
 //
-// Left out: features, none of which are served.
+// Left out: features, none of which are served. In version 5 a client says which
+// node it takes this one for (KIP-1242); it goes down to 4.
 
 const keyAPIVersions = 18
 

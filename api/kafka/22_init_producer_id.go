@@ -19,7 +19,7 @@ import (
 //
 // Left out: transactions. A transactional id gets UNSUPPORTED_VERSION, which
 // every client takes as final; an authorization error would be as final but
-// untrue.
+// untrue. Version 5 has one more error of transactions.
 func initProducerID(ctx context.Context, c *conn, cl *call, req *kmsg.InitProducerIDRequest) kmsg.Response {
 	resp := kmsg.NewPtrInitProducerIDResponse()
 	resp.ProducerID, resp.ProducerEpoch = -1, -1

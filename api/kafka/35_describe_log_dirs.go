@@ -18,7 +18,8 @@ import (
 //	v3  top-level error; before, an error is an answer without a directory
 //	v4  size and free space of the disk
 //
-// Left out: logs on their way from one directory to another.
+// Left out: logs on their way from one directory to another, and version 5, which
+// tells directories that take no more (KIP-1066). There is one directory.
 func describeLogDirs(ctx context.Context, c *conn, cl *call, req *kmsg.DescribeLogDirsRequest) kmsg.Response {
 	resp := kmsg.NewPtrDescribeLogDirsResponse()
 	named := map[topicPartition]bool{}

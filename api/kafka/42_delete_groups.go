@@ -10,6 +10,8 @@ import (
 // committed, unless it has members.
 //
 //	v2  flexible
+//
+// Left out: version 3, which has a text beside the code.
 func deleteGroups(ctx context.Context, c *conn, cl *call, req *kmsg.DeleteGroupsRequest) kmsg.Response {
 	resp := kmsg.NewPtrDeleteGroupsResponse()
 	for i, err := range c.srv.opts.Broker.DeleteGroups(ctx, c.principal, req.Groups) {

@@ -8,7 +8,6 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"leat/api"
-	"leat/auth"
 )
 
 // DescribeCluster (key 60), versions 0 to 2.
@@ -37,7 +36,7 @@ func describeCluster(_ context.Context, c *conn, cl *call, req *kmsg.DescribeClu
 		resp.Brokers = append(resp.Brokers, node)
 	}
 	if req.IncludeClusterAuthorizedOperations {
-		resp.ClusterAuthorizedOperations = clusterOperations(c.srv.opts.Authorizer, c.principal)
+		resp.ClusterAuthorizedOperations = c.clusterOperations()
 	}
 	return resp
 }
@@ -56,20 +55,4 @@ func (cl *call) wrongEndpoint(kind int8) (int16, *string) {
 	}
 	text := fmt.Sprintf("endpoint type %d is none of brokers (1), controllers (2)", kind)
 	return cl.refuse(api.KafkaUnsupportedEndpointType), &text
-}
-
-// clusterOperations has a bit, by Kafka's numbers, for each operation that p
-// may do to the cluster.
-func clusterOperations(a auth.Authorizer, p auth.Principal) int32 {
-	cluster := auth.Resource{Type: auth.Cluster, Name: auth.ClusterName}
-	if !a.Allowed(p, auth.Describe, cluster) {
-		return 0
-	}
-	bits := int32(0)
-	for _, op := range []auth.Operation{auth.Create, auth.Alter, auth.Describe, auth.DescribeConfigs, auth.AlterConfigs, auth.IdempotentWrite} {
-		if a.Allowed(p, op, cluster) {
-			bits |= 1 << op
-		}
-	}
-	return bits
 }

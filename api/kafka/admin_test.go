@@ -312,19 +312,28 @@ func TestDescribeCluster(t *testing.T) {
 			}
 		}
 	}
-	none := clusterOperations(denied{}, auth.Anonymous)
+	none := newConn(New(Options{Authorizer: denied{}}), new(writerConn)).clusterOperations()
 	if none != 0 {
 		t.Errorf("operations %b without a right", none)
 	}
 }
 
 // Every version that is advertised is answered, but for those of Produce that
-// only librdkafka's feature test looks at.
+// only librdkafka's feature test looks at; and every other version, and every
+// key that is not advertised, closes the connection without a byte.
 func TestEveryAdvertisedVersionIsServed(t *testing.T) {
-	d := startDoor(t, setup{})
+	d := startDoor(t, setup{configs: quick})
 	c := d.dial(t)
 	c.create("t", 1)
 	requests := samples(t)
+	served := map[int16]bool{}
+	closes := func(key, version int16) {
+		t.Helper()
+		other := d.dial(t)
+		other.send(other.head(key, version))
+		other.closed()
+		_ = other.Close()
+	}
 	for _, k := range ask[*kmsg.ApiVersionsResponse](c, kmsg.NewPtrApiVersionsRequest(), 0).ApiKeys {
 		i := slices.IndexFunc(requests, func(r kmsg.Request) bool { return r.Key() == k.ApiKey })
 		if i < 0 {
@@ -337,5 +346,18 @@ func TestEveryAdvertisedVersionIsServed(t *testing.T) {
 		for v := lowest; v <= k.MaxVersion; v++ {
 			ask[kmsg.Response](c, requests[i], v)
 		}
+		served[k.ApiKey] = true
+		closes(k.ApiKey, -1)
+		closes(k.ApiKey, lowest-1)
+		if k.ApiKey != keyAPIVersions { // TestAPIVersions has that
+			closes(k.ApiKey, k.MaxVersion+1)
+			closes(k.ApiKey, math.MaxInt16)
+		}
 	}
+	for key := int16(-1); key <= kmsg.MaxKey+1; key++ {
+		for version := int16(0); version <= 2 && !served[key]; version++ {
+			closes(key, version)
+		}
+	}
+	ask[*kmsg.MetadataResponse](c, kmsg.NewPtrMetadataRequest(), 12) // the others did not disturb this one
 }

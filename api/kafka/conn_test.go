@@ -281,8 +281,17 @@ func samples(t testing.TB) []kmsg.Request {
 	forget := kmsg.NewPtrOffsetDeleteRequest()
 	forget.Group = "g"
 	forget.Topics = []kmsg.OffsetDeleteRequestTopic{{Topic: name, Partitions: []kmsg.OffsetDeleteRequestTopicPartition{{Partition: 0}}}}
+	producers := kmsg.NewPtrDescribeProducersRequest()
+	producers.Topics = []kmsg.DescribeProducersRequestTopic{{Topic: name, Partitions: []int32{0}}}
+	pages := kmsg.NewPtrDescribeTopicPartitionsRequest()
+	pages.Topics = []kmsg.DescribeTopicPartitionsRequestTopic{{Topic: name}}
+	pages.Cursor = &kmsg.DescribeTopicPartitionsRequestCursor{Topic: name}
+	moves := kmsg.NewPtrListPartitionReassignmentsRequest()
+	moves.Topics = []kmsg.ListPartitionReassignmentsRequestTopic{{Topic: name, Partitions: []int32{0}}}
+	resources := kmsg.NewPtrListConfigResourcesRequest()
+	resources.ResourceTypes = []int8{int8(topicResource), int8(brokerResource)}
 	return []kmsg.Request{
-		commit, fetch, join, beat, leave, sync, groups, kmsg.NewPtrListGroupsRequest(), drop, forget,
+		producers, pages, moves, resources, commit, fetch, join, beat, leave, sync, groups, kmsg.NewPtrListGroupsRequest(), drop, forget,
 		elect, records, epoch, describe, alter, dirs, more, increment, kmsg.NewPtrDescribeClusterRequest(),
 		produceRequest(name, 0, 1, batch(t, 0, "a")), fetchRequest(name, [16]byte{1}, 0, 0),
 		list, metadata, find, versions, create, remove, kmsg.NewPtrInitProducerIDRequest(),

@@ -118,7 +118,10 @@ const (
 	mediumBody = 4 << 20
 )
 
+//go:generate go test -count=1 -run ^TestSupportPage$ . -update
+
 // newHandlers is the table of what is served, and all that is advertised.
+// SUPPORT.md is made from it.
 // Produce is advertised from 0 and served from 3: librdkafka before 2.11 sends
 // nothing compressed unless 0 is in the range (KAFKA-18659).
 func newHandlers(m *metrics) *handlers {
@@ -149,8 +152,12 @@ func newHandlers(m *metrics) *handlers {
 		unary(handler{key: 42, name: "DeleteGroups", min: 0, max: 2, flexible: 2, maxBody: smallBody}, kmsg.NewPtrDeleteGroupsRequest, deleteGroups),
 		unary(handler{key: 43, name: "ElectLeaders", min: 0, max: 2, flexible: 2, maxBody: smallBody}, kmsg.NewPtrElectLeadersRequest, electLeaders),
 		unary(handler{key: 44, name: "IncrementalAlterConfigs", min: 0, max: 1, flexible: 1, maxBody: smallBody}, kmsg.NewPtrIncrementalAlterConfigsRequest, incrementalAlterConfigs),
+		unary(handler{key: 46, name: "ListPartitionReassignments", min: 0, max: 0, flexible: 0, maxBody: smallBody}, kmsg.NewPtrListPartitionReassignmentsRequest, listPartitionReassignments),
 		unary(handler{key: 47, name: "OffsetDelete", min: 0, max: 0, flexible: 1, maxBody: smallBody}, kmsg.NewPtrOffsetDeleteRequest, offsetDelete),
 		unary(handler{key: 60, name: "DescribeCluster", min: 0, max: 2, flexible: 0, maxBody: smallBody}, kmsg.NewPtrDescribeClusterRequest, describeCluster),
+		unary(handler{key: 61, name: "DescribeProducers", min: 0, max: 0, flexible: 0, maxBody: smallBody}, kmsg.NewPtrDescribeProducersRequest, describeProducers),
+		unary(handler{key: 74, name: "ListConfigResources", min: 0, max: 1, flexible: 0, maxBody: smallBody}, kmsg.NewPtrListConfigResourcesRequest, listConfigResources),
+		unary(handler{key: 75, name: "DescribeTopicPartitions", min: 0, max: 0, flexible: 0, maxBody: smallBody}, kmsg.NewPtrDescribeTopicPartitionsRequest, describeTopicPartitions),
 	}
 	hs := &handlers{table: table}
 	for _, h := range table {
@@ -161,8 +168,8 @@ func newHandlers(m *metrics) *handlers {
 	return hs
 }
 
-// maxKey is the highest key of an API that may be served.
-const maxKey = 63
+// maxKey is the highest key that Kafka has.
+const maxKey = 94
 
 // handlers is the table, sorted by key.
 type handlers struct {

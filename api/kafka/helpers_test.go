@@ -146,6 +146,14 @@ func (c *client) frame(req kmsg.Request) []byte {
 	return kmsg.NewRequestFormatter(kmsg.FormatterClientID("test")).AppendRequest(nil, req, c.corr)
 }
 
+// head is a frame with nothing behind its header, whatever the key.
+func (c *client) head(key, version int16) []byte {
+	p := binary.BigEndian.AppendUint32(nil, minFrame)
+	p = binary.BigEndian.AppendUint16(p, uint16(key))
+	p = binary.BigEndian.AppendUint16(p, uint16(version))
+	return append(p, 0, 0, 0, 1, 0xff, 0xff)
+}
+
 func (c *client) send(p []byte) {
 	c.t.Helper()
 	if _, err := c.Write(p); err != nil {

@@ -152,13 +152,7 @@ func TestProduceIdempotent(t *testing.T) {
 	c := startDoor(t, setup{}).dial(t)
 	c.create("t", 1)
 	id := ask[*kmsg.InitProducerIDResponse](c, kmsg.NewPtrInitProducerIDRequest(), 4).ProducerID
-	from := func(epoch int16, sequence int32) []byte {
-		b := batch(t, 0, "a", "b")
-		binary.BigEndian.PutUint64(b[43:], uint64(id))
-		binary.BigEndian.PutUint16(b[51:], uint16(epoch))
-		binary.BigEndian.PutUint32(b[53:], uint32(sequence))
-		return reseal(b)
-	}
+	from := func(epoch int16, sequence int32) []byte { return sequenced(t, id, epoch, sequence, "a", "b") }
 	for i, tc := range []struct {
 		epoch    int16
 		sequence int32
