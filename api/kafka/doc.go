@@ -4,7 +4,9 @@
 //
 // It does not speak TLS or SASL, serves groups of the classic protocol but not of
 // KIP-848, no share groups and no transactions, and advertises nothing that it
-// does not serve. Only main imports it.
+// does not serve. SUPPORT.md has every API of Kafka with what is served of it;
+// it is made from the table in handlers.go and the comments over the handlers.
+// Only main imports it.
 //
 // # A frame
 //
