@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path"
@@ -15,49 +15,19 @@ import (
 	"leat/auth"
 	"leat/storage"
 	"leat/storage/disk"
+	"leat/storage/disk/disktest"
 	"leat/storage/meta"
 )
 
-// tree is every file below dir with its bytes, but for the locks and the
-// ballast.
-func tree(t *testing.T, m disk.FS, dir string) map[string]string {
+// stored is every file of the data directory with its bytes, but for the lock
+// and the ballast.
+func stored(t *testing.T, m disk.FS) map[string]string {
 	t.Helper()
-	files := map[string]string{}
-	var walk func(dir string)
-	walk = func(dir string) {
-		names, err := m.List(dir)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, name := range names {
-			p := path.Join(dir, name)
-			info, err := m.Stat(p)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if info.IsDir() {
-				files[p+"/"] = ""
-				walk(p)
-			} else if name != "LOCK" && name != "BALLAST" {
-				files[p] = read(t, m, p)
-			}
-		}
-	}
-	walk(dir)
+	files := disktest.Tree(t, m, "/data")
+	maps.DeleteFunc(files, func(name, _ string) bool {
+		return path.Base(name) == "LOCK" || path.Base(name) == "BALLAST"
+	})
 	return files
-}
-
-func read(t *testing.T, m disk.FS, name string) string {
-	t.Helper()
-	f, err := m.OpenFile(name, os.O_RDONLY)
-	if err != nil {
-		t.Fatal(err)
-	}
-	b, err := io.ReadAll(io.NewSectionReader(f, 0, 1<<30))
-	if err = errors.Join(err, f.Close()); err != nil {
-		t.Fatal(err)
-	}
-	return string(b)
 }
 
 // transplant replaces what to has at name, a file or a directory, with from's.
@@ -73,9 +43,9 @@ func transplant(t *testing.T, from, to disk.FS, name string) {
 		if err := to.MkdirAll(name); err != nil {
 			t.Fatal(err)
 		}
-		files = tree(t, from, name)
+		files = disktest.Tree(t, from, name)
 	} else {
-		files[name] = read(t, from, name)
+		files[name] = disktest.Bytes(t, from, name)
 	}
 	for name, content := range files {
 		f, err := to.OpenFile(name, os.O_RDWR|os.O_CREATE)
@@ -187,7 +157,7 @@ func TestForeignMetadata(t *testing.T) {
 			t.Run(fmt.Sprintf("%s, clean %t", c.what, clean), func(t *testing.T) {
 				m := ownedDir(t, clean)
 				c.change(t, m)
-				before := tree(t, m, "/data")
+				before := stored(t, m)
 				b, err := Open(t.Context(), Options{FS: m, Path: "/data"})
 				if err == nil {
 					_ = b.Close()
@@ -201,7 +171,7 @@ func TestForeignMetadata(t *testing.T) {
 				if named != "/data/db" || !strings.Contains(err.Error(), c.want) {
 					t.Errorf("Open = %v", err)
 				}
-				after := tree(t, m, "/data")
+				after := stored(t, m)
 				for name := range before {
 					if now, ok := after[name]; !ok || now != before[name] {
 						t.Errorf("%s has changed", name)

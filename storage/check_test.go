@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"math/rand/v2"
 	"os"
 	"path"
@@ -16,6 +15,7 @@ import (
 	"testing"
 
 	"leat/storage/disk"
+	"leat/storage/disk/disktest"
 	"leat/storage/record"
 )
 
@@ -97,37 +97,13 @@ func (r *Report) lines() string {
 	return b.String()
 }
 
-// dump is every file with its bytes.
-func dump(t testing.TB, m disk.FS, dir string) map[string]string {
-	t.Helper()
-	files := make(map[string]string)
-	names, err := m.List(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range names {
-		p := path.Join(dir, name)
-		info, err := m.Stat(p)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if !info.IsDir() {
-			files[p] = string(fileBytes(t, m, p))
-			continue
-		}
-		files[p] = "directory"
-		maps.Copy(files, dump(t, m, p))
-	}
-	return files
-}
-
 // TestCheckClean proves that a directory after a clean stop has no findings,
 // that everything in it is counted, that progress ends at the total, and that
 // nothing is changed or even opened for writing.
 func TestCheckClean(t *testing.T) {
 	t.Parallel()
 	m := checkFixture(t)
-	before := dump(t, m, "/data")
+	before := disktest.Tree(t, m, "/data")
 	m.SetFault(func(op disk.Op) error {
 		switch op.Kind {
 		case disk.OpWrite, disk.OpTruncate, disk.OpAllocate, disk.OpSync, disk.OpSyncData, disk.OpSyncDir, disk.OpSyncAll,
@@ -158,7 +134,7 @@ func TestCheckClean(t *testing.T) {
 		}
 	}
 	m.SetFault(nil)
-	after := dump(t, m, "/data")
+	after := disktest.Tree(t, m, "/data")
 	for name, was := range before {
 		if after[name] != was {
 			t.Errorf("%s was changed", name)
@@ -174,8 +150,8 @@ func TestCheckFlips(t *testing.T) {
 	t.Parallel()
 	m := checkFixture(t)
 	rng := rand.New(rand.NewPCG(3, 3))
-	for name, content := range dump(t, m, "/data") {
-		if content == "directory" || path.Base(name) == lockFile {
+	for name, content := range disktest.Tree(t, m, "/data") {
+		if content == "" || path.Base(name) == lockFile {
 			continue // the lock file has a process id for people
 		}
 		p := []byte(content)

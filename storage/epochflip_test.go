@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"leat/storage/disk"
+	"leat/storage/disk/disktest"
 	"leat/storage/record"
 )
 
@@ -61,13 +62,13 @@ func TestFlippedEpochStays(t *testing.T) {
 			mustClose(t, d)
 			from := hurt(t, m, s)
 			flipBit(t, m, s.stem+suffix, 8*4)
-			before := dump(t, m, l.path)
+			before := disktest.Tree(t, m, l.path)
 			for range 2 {
 				d = openDir(t, m)
 				fenced(t, openLog(t, d, checkConfig), from)
 				mustClose(t, d)
 			}
-			after := dump(t, m, l.path)
+			after := disktest.Tree(t, m, l.path)
 			for _, suffix := range []string{logSuffix, indexSuffix, timeSuffix} {
 				if name := s.stem + suffix; before[name] != after[name] {
 					t.Errorf("%s was changed", name)

@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"leat/storage/disk"
+	"leat/storage/disk/disktest"
 	"leat/storage/record"
 )
 
@@ -137,8 +138,8 @@ type place struct {
 // flipPlaces are all bytes in which a flip matters, by their class.
 func flipPlaces(t testing.TB, m *disk.Mem) map[string][]place {
 	classes := make(map[string][]place)
-	for name, content := range dump(t, m, "/data") {
-		if content == "directory" || path.Base(name) == lockFile || path.Dir(name) == "/data/db" {
+	for name, content := range disktest.Tree(t, m, "/data") {
+		if content == "" || path.Base(name) == lockFile || path.Dir(name) == "/data/db" {
 			continue
 		}
 		p := []byte(content)

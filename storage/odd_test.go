@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"leat/storage/disk"
+	"leat/storage/disk/disktest"
 	"leat/storage/record"
 )
 
@@ -148,7 +149,7 @@ func TestSwappedDirectories(t *testing.T) {
 		}
 	}
 	swap()
-	before := dump(t, fs, "/data/logs")
+	before := disktest.Tree(t, fs, "/data/logs")
 	for range 2 {
 		d = openDir(t, fs)
 		for i, l := range open(d) {
@@ -158,7 +159,7 @@ func TestSwappedDirectories(t *testing.T) {
 		}
 		mustClose(t, d)
 	}
-	if after := dump(t, fs, "/data/logs"); !maps.Equal(before, after) {
+	if after := disktest.Tree(t, fs, "/data/logs"); !maps.Equal(before, after) {
 		t.Error("files were changed")
 	}
 	swap()

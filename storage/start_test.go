@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"leat/storage/disk"
+	"leat/storage/disk/disktest"
 	"leat/storage/record"
 )
 
@@ -210,14 +211,14 @@ func TestOpenWithStart(t *testing.T) {
 			p[0] ^= 1
 			setFile(t, m, name(c.flip, logSuffix), p)
 		}
-		before := dump(t, m, "/data/logs")
+		before := disktest.Tree(t, m, "/data/logs")
 		d := openDir(t, m)
 		l, err := d.OpenLog(t.Context(), testID, "orders", startConfig, c.start)
 		if c.corrupt {
 			if err != nil || !l.Fenced() || len(l.Holes()) != 1 {
 				t.Errorf("%s: %v", c.what, err)
 			}
-			if after := dump(t, m, "/data/logs"); len(after) != len(before) {
+			if after := disktest.Tree(t, m, "/data/logs"); len(after) != len(before) {
 				t.Errorf("%s: files were changed", c.what)
 			}
 			mustClose(t, d)

@@ -4,6 +4,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -18,6 +19,20 @@ func golden(t *testing.T, f *fake, name, got string) {
 	}
 	if got = strings.ReplaceAll(got, f.port(), "00000"); got != string(want) {
 		t.Errorf("%s:\n%s\nwant\n%s", name, got, want)
+	}
+}
+
+// both compares what a command prints for people and for programs with the
+// files of that name.
+func both(t *testing.T, f *fake, args, file string) {
+	t.Helper()
+	for form, flags := range map[string][]string{"txt": nil, "json": {"--json"}} {
+		line := slices.Concat(strings.Fields(args), flags, []string{"--server", f.addr})
+		out, words, code := leat(t.Context(), t, nil, line...)
+		if code != 0 {
+			t.Errorf("%q: exit %d, %s", line, code, words)
+		}
+		golden(t, f, file+"."+form, out)
 	}
 }
 
@@ -46,17 +61,7 @@ func TestShow(t *testing.T) {
 		"cluster config --node 1":               "cluster_config_node",
 		"cluster config --node 1 --all":         "cluster_config_node_all",
 	} {
-		for _, form := range []string{"txt", "json"} {
-			line := strings.Fields(args)
-			if form == "json" {
-				line = append(line, "--json")
-			}
-			out, words, code := leat(t.Context(), t, nil, append(line, "--server", f.addr)...)
-			if code != 0 {
-				t.Errorf("%q: exit %d, %s", line, code, words)
-			}
-			golden(t, f, file+"."+form, out)
-		}
+		both(t, f, args, file)
 	}
 }
 

@@ -48,17 +48,7 @@ func TestGroupShow(t *testing.T) {
 		"group reset-offsets idle t/1 --to earliest --dry-run":        "group_reset_one",
 		"group reset-offsets fresh t --to ts:1769860800124 --dry-run": "group_reset_new",
 	} {
-		for _, form := range []string{"txt", "json"} {
-			line := strings.Fields(args)
-			if form == "json" {
-				line = append(line, "--json")
-			}
-			out, words, code := leat(t.Context(), t, nil, append(line, "--server", f.addr)...)
-			if code != 0 {
-				t.Errorf("%q: exit %d, %s", line, code, words)
-			}
-			golden(t, f, file+"."+form, out)
-		}
+		both(t, f, args, file)
 	}
 	if got := f.committed("idle", "t"); !maps.Equal(got, map[int32]int64{1: 1}) {
 		t.Errorf("a dry run left %v", got)
