@@ -95,7 +95,7 @@ func (s *segmentCheck) check(i int) {
 		w.seals()
 	}
 	for _, e := range w.entries {
-		e.finish(w.broken)
+		e.finish(w.broken, w.epochs.found)
 	}
 	s.epochs.tell(s.logCheck)
 }
@@ -170,7 +170,7 @@ func (w *batchCheck) unreadableAt(err error) {
 func (w *batchCheck) batch(b record.Batch) {
 	rel, pos := uint32(b.BaseOffset()-w.seg.base), w.at.pos
 	for _, e := range w.entries {
-		e.batch(rel, uint32(pos), w.seg.maxTimestamp, w.broken)
+		e.batch(rel, uint32(pos), &w.seg.tail, w.broken)
 	}
 	w.epochs.batch(w.seg.logPath(), pos, b)
 	if w.o.Records {
@@ -215,7 +215,7 @@ func (w *batchCheck) changed(size int64, difference uint32, from string) {
 	}
 	w.epochs.found = true
 	path := w.seg.logPath()
-	f, ok, err := findFlip(w.file, w.seg, size, difference)
+	f, ok, err := findFlip(w.file, w.seg, point{offset: w.seg.base}, size, difference)
 	switch {
 	case err != nil:
 		w.unreadableAt(err)
@@ -279,8 +279,13 @@ type entryCheck struct {
 	have   bool // rel, pos and ts are an entry
 	rel    uint32
 	pos    uint32
+	sum    uint32 // of the .log
 	ts     int64
 	wrong  bool // told already
+	// other is the number of the first entry with another checksum than the log
+	// has in front of the offset otherAt; 0 for none.
+	other   int
+	otherAt int64
 }
 
 // entries begins with the entries of an index that are to be trusted: those of
@@ -306,7 +311,7 @@ func (s *segmentCheck) entries(kind tableKind) (e *entryCheck, done func()) {
 		e.tell("%v", err)
 		return e, func() {}
 	}
-	size := int64(e.left) * int64(kind.width())
+	size := int64(e.left) * entrySize
 	if info, err := f.Stat(); err != nil || info.Size() < sealSize+size || exact && info.Size() != sealSize+size {
 		e.tell("the file has not the size of its %d entries", e.left)
 	}
@@ -319,7 +324,7 @@ func (s *segmentCheck) entries(kind tableKind) (e *entryCheck, done func()) {
 func (e *entryCheck) tell(format string, args ...any) {
 	if !e.wrong {
 		e.wrong = true
-		pos := int64(sealSize) + int64(max(e.number-1, 0))*int64(e.kind.width())
+		pos := int64(sealSize) + int64(max(e.number-1, 0))*entrySize
 		what := "the index is damaged and can be rebuilt: "
 		if e.agree && e.size != e.seal.logBytes {
 			what = "the index is damaged, or the log, which has not the size in the seals: "
@@ -334,7 +339,7 @@ func (e *entryCheck) next() {
 	if e.left == 0 || e.in == nil {
 		return
 	}
-	p := make([]byte, e.kind.width())
+	p := make([]byte, entrySize)
 	if _, err := io.ReadFull(e.in, p); err != nil {
 		e.tell("%v", err)
 		e.left, e.in = 0, nil
@@ -350,7 +355,7 @@ func (e *entryCheck) next() {
 		return
 	}
 	x := decodeEntry(p)
-	e.rel, e.pos = x.rel, x.pos
+	e.rel, e.pos, e.sum = x.rel, x.pos, x.crc
 }
 
 // skip passes over the entries before a batch where others are lost.
@@ -360,9 +365,9 @@ func (e *entryCheck) skip(rel uint32) {
 	}
 }
 
-// batch holds the entries up to a batch against it; maxTimestamp is of the
-// batches before, broken says that some of those are lost.
-func (e *entryCheck) batch(rel, pos uint32, maxTimestamp int64, broken bool) {
+// batch holds the entries up to a batch against it, given what is in front of it;
+// broken says that some of that is lost.
+func (e *entryCheck) batch(rel, pos uint32, before *tail, broken bool) {
 	for e.have && e.rel < rel {
 		e.tell("entry %d is of offset %d, where no batch begins", e.number, e.seg.base+int64(e.rel))
 		e.next()
@@ -373,15 +378,18 @@ func (e *entryCheck) batch(rel, pos uint32, maxTimestamp int64, broken bool) {
 	switch {
 	case e.kind == offsetTable && e.pos != pos:
 		e.tell("entry %d has offset %d at byte %d, it is at byte %d", e.number, e.seg.base+int64(rel), e.pos, pos)
-	case e.kind == timeTable && !broken && e.ts != maxTimestamp:
-		e.tell("entry %d has timestamp %d before offset %d, it is %d", e.number, e.ts, e.seg.base+int64(rel), maxTimestamp)
+	case e.kind == timeTable && !broken && e.ts != before.maxTimestamp:
+		e.tell("entry %d has timestamp %d before offset %d, it is %d", e.number, e.ts, e.seg.base+int64(rel), before.maxTimestamp)
+	case e.kind == offsetTable && !broken && e.sum != before.crc && e.other == 0:
+		e.other, e.otherAt = e.number, e.seg.base+int64(rel)
 	}
 	e.next()
 }
 
 // finish tells of entries that are left and compares the checksum. Where
-// batches are lost some may be left.
-func (e *entryCheck) finish(broken bool) {
+// batches are lost some may be left; changed says that the log is known not to be
+// what was written.
+func (e *entryCheck) finish(broken, changed bool) {
 	if broken {
 		e.skip(math.MaxUint32)
 	}
@@ -389,7 +397,12 @@ func (e *entryCheck) finish(broken bool) {
 		e.tell("entry %d is of offset %d, where no batch begins", e.number, e.seg.base+int64(e.rel))
 		e.next()
 	}
-	if e.in != nil && e.crc != e.want {
+	holds := e.in == nil || e.crc == e.want
+	switch {
+	case e.other > 0 && (!holds || !broken && !changed):
+		e.number = e.other
+		e.tell("entry %d has another checksum than the log in front of offset %d", e.other, e.otherAt)
+	case !holds:
 		e.tell("the entries do not match their checksum")
 	}
 }

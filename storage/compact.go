@@ -298,7 +298,7 @@ func (p *pass) each(s *segment, use func(record.Batch) error) error {
 		return err
 	}
 	defer p.log.dir.files.release(h)
-	pos, next := int64(0), s.base
+	pos, next, crc := int64(0), s.base, uint32(0)
 	for pos < s.size {
 		n := min(int64(len(p.in)), s.size-pos)
 		if err := p.pace(int(n)); err != nil {
@@ -321,6 +321,7 @@ func (p *pass) each(s *segment, use func(record.Batch) error) error {
 			}
 			b := record.Batch(rest[:need:need])
 			p.pos = pos
+			crc = extendCRC(crc, b)
 			if err := use(b); err != nil {
 				return err
 			}
@@ -329,6 +330,9 @@ func (p *pass) each(s *segment, use func(record.Batch) error) error {
 	}
 	if next != s.next {
 		return &CorruptError{Path: s.logPath(), Pos: pos, Err: missing(next, s.next)}
+	}
+	if crc != s.crc {
+		return &CorruptError{Path: s.logPath(), Err: errChanged} // what was made of it would call it right
 	}
 	return nil
 }

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
-	"io"
 	"math"
 	"slices"
 
@@ -212,18 +211,22 @@ func (l *Log) examineLocked(s *segment, known int) ([]Hole, error) {
 	if err != nil {
 		return nil, err
 	}
-	anchors, indexed := l.anchors(&v)
-	doctor := salvage{f: h, seg: s, size: info.Size(), anchors: anchors, end: point{offset: v.tail.next, pos: v.tail.size}}
+	entries, indexed := l.trusted(&v)
+	sums := v.sums(entries)
+	doctor := salvage{f: h, seg: s, size: info.Size(), anchors: pointsOf(sums[1 : len(sums)-1]), end: v.tail.summed().point}
 	gaps, err := doctor.all(newest)
 	if err != nil {
 		return nil, fmt.Errorf("examine %s: %w", s.logPath(), err)
 	}
 	gaps = joinGaps(slices.Concat(v.gaps, gaps))
-	if len(gaps) == 0 && s.sealed.Load() {
-		if gaps, err = recount(h, s, &v.tail); err != nil {
-			return nil, fmt.Errorf("examine %s: %w", s.logPath(), err)
-		}
+	changed, err := changedParts(h, s, sums, gaps)
+	if err != nil {
+		return nil, fmt.Errorf("examine %s: %w", s.logPath(), err)
 	}
+	for _, c := range changed {
+		gaps = append(gaps, c.gap)
+	}
+	gaps = joinGaps(gaps)
 	var index *tail
 	if !indexed {
 		if index, err = l.reindex(h, s, gaps, doctor.limit()); err != nil {
@@ -235,35 +238,25 @@ func (l *Log) examineLocked(s *segment, known int) ([]Hole, error) {
 	return fresh, nil
 }
 
-// recount compares a sealed segment of which each batch holds with the checksum
-// of the whole.
-func recount(f io.ReaderAt, s *segment, want *tail) ([]gap, error) {
-	var crc uint32
-	_, err := scan(f, s, want.size, 0, s.base, -1, func(b record.Batch) { crc = extendCRC(crc, b) })
-	if err != nil || crc == want.crc {
-		return nil, err
+// trusted are the entries of the segment's index; false if it is damaged, too.
+func (l *Log) trusted(v *view) (entries []entry, ok bool) {
+	if !v.sealed {
+		return v.tail.entries, true
 	}
-	g, _, err := changedPart(f, s, crc^want.crc)
-	return []gap{g}, err
+	entries, err := readSealedEntries(l.dir.opts.FS, v.seg, v.tail.next, v.tail.size)
+	if err != nil {
+		return nil, false
+	}
+	_, err = v.tables().beforeTime(0)
+	return entries, err == nil
 }
 
-// anchors are the places that the segment's index knows; false if it is
-// damaged, too.
-func (l *Log) anchors(v *view) (at []point, ok bool) {
-	entries := v.tail.entries
-	if v.sealed {
-		var err error
-		if entries, err = readSealedEntries(l.dir.opts.FS, v.seg, v.tail.next, v.tail.size); err != nil {
-			return nil, false
-		}
-		if _, err := v.tables().beforeTime(0); err == nil {
-			ok = true
-		}
+func pointsOf(sums []summed) []point {
+	at := make([]point, len(sums))
+	for i := range sums {
+		at[i] = sums[i].point
 	}
-	for _, e := range entries {
-		at = append(at, v.point(e))
-	}
-	return at, ok || !v.sealed
+	return at
 }
 
 // reindex makes an index of what is between the gaps.

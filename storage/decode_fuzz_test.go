@@ -17,7 +17,7 @@ func FuzzDecoders(f *testing.F) {
 	s := seal{flags: sealedFlag, base: 5, next: 9, logBytes: 400}
 	f.Add(s.encode(indexMagic))
 	f.Add(s.encode(timeMagic))
-	f.Add(appendEntries([]byte{}, []entry{{1, 70}, {3, 300}}))
+	f.Add(appendEntries([]byte{}, []entry{{1, 70, 7}, {3, 300, 8}}))
 	f.Add(appendTimes([]byte{}, []timeEntry{{ts: 5, rel: 2}}))
 	f.Add((&swapRecord{gen: 3}).encode())
 	f.Add([]byte(segmentName(7, 1) + indexSuffix))

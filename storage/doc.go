@@ -37,20 +37,23 @@
 //
 // # Index files
 //
-// Little endian, CRC-32C. A 64-byte header, then entries of 8 or 12 bytes:
+// Little endian, CRC-32C. A 64-byte header, then entries of 12 bytes:
 //
 //	 0  4 "LTIX" or "LTTX"              40  8 wall clock of the last append, ms
-//	 4  2 version = 1                   48  4 count of entries
+//	 4  2 version = 2                   48  4 count of entries
 //	 6  2 flags: 1 sealed, 2 rewritten  52  4 crc of the .log
 //	      4 some batch has a producer   56  4 crc of the entries
 //	      8 compacted up to its end
 //	 8  8 base offset                   60  4 crc of [0,60)
 //	16  8 next offset
-//	24  8 bytes of the .log             .index entry:     u32 offset - base, u32 position
-//	32  8 max timestamp, -1 none        .timeindex entry: i64 T, u32 offset - base
+//	24  8 bytes of the .log             .index entry:     u32 offset - base, u32 position,
+//	32  8 max timestamp, -1 none                          u32 crc of .log [0, position)
+//	                                    .timeindex entry: i64 T, u32 offset - base
 //
-// An .index entry says where the batch with that base offset begins; there is
-// at most one in index.interval.bytes. A .timeindex entry says that every
+// An .index entry says where the batch with that base offset begins, and what
+// checksum all in front of it has; there is at most one in index.interval.bytes.
+// So each part of a .log between two entries can be verified by itself, to the
+// last byte. A .timeindex entry says that every
 // record before its offset has a timestamp of at most T. Both grow strictly in
 // offset. There is no entry for the segment's beginning.
 //
@@ -134,7 +137,7 @@
 // the directory synced after each, so that a crash leaves no gap; the indexes of
 // the one that gets shorter, which is the active one from here on; and what is
 // too much of its .log, which is synced before anything is appended. An error
-// behind the checkpoint fails the directory. So a crash leaves a whole log that
+// behind the checkpoint, which is in both slots, fails the directory. So a crash leaves a whole log that
 // ends at the new end or behind it, by its usual rules.
 //
 // The segment that gets shorter is another one to those in the process, with an
@@ -161,8 +164,8 @@
 // a second: each batch, the chain of offsets, the checksum of the file in the
 // seal, and every index entry against the log. A batch that does not hold is
 // told; where only the checksum of the file differs, it is a leader epoch that
-// has changed, and of one bit the place follows from the difference of the two
-// checksums. An index that does not hold is made anew from a log that does. It
+// has changed, or the file is another one: then the entries' checksums tell where,
+// and of one bit the place follows from the difference of two checksums. An index that does not hold is made anew from a log that does. It
 // reads by the segments' open files, under no lock, and turns to the next when
 // a segment has left its log. It remembers nothing over a restart, and begins
 // with any log, so that frequent restarts do not leave out the same ones. The
@@ -211,7 +214,8 @@
 //   - Segments in front of the one that has the start are not looked at.
 //   - A segment that begins within a sealed one, whose .log has the size in the
 //     seal, is none of the log's and goes to quarantine/.
-//   - A sealed segment whose .log has the size in the seal is taken as it is.
+//   - A sealed segment whose .log has the size in the seal is taken as it is, and
+//     verified when it is read.
 //   - Another one is scanned from the checkpoint's position, or from its
 //     beginning: magic, length, checksum, offset chain and count of each batch.
 //   - Where both seals agree and the .log has another size, the batches up to the
@@ -243,11 +247,20 @@
 // The segment's CRC does not cover a gap.
 //
 // What this process has neither written nor scanned is verified once before it is
-// handed out: checksum and offset chain of each batch, and that leader epochs,
-// which no batch's checksum covers, never fall and are at most the newest batch's.
-// A flipped epoch that passes for one of the neighbours' is found by the seal's
-// checksum only: by the scrub and Check. A segment remembers what is left to
-// verify as at most 64 ranges; what would make it more is verified again next time.
+// handed out, or an epoch of it is: checksum and offset chain of each batch, and the
+// checksum of the file from the index entry in front of it to the one behind, which
+// covers what no batch's own does, such as the leader epoch, and tells a file with
+// other sound batches in the place of the one that was written. A segment remembers
+// what is left to verify as at most 64 ranges; what would make it more is verified
+// again next time. Whatever makes new checksums of what it reads, which are a
+// rebuilt index, a truncation, a compaction and a repair, verifies it against the
+// old ones before.
+//
+// Two things no checksum covers: the leader epochs of batches behind the checkpoint
+// of a run that did not end cleanly, of which nothing but the log says what they
+// were, so that a change there counts as written; and, between a part that is
+// damaged and the next index entry on either side, the epochs of batches that hold,
+// which must only be in order.
 //
 // Repair accepts the holes: segments with gaps are rewritten by a swap, with an
 // empty batch for the offsets of each hole, and so is the one in front of missing

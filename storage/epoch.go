@@ -206,6 +206,9 @@ func (v *view) epochAt(h *handle, at point) (int32, error) {
 	w := newWalk(h, v.seg, at.pos, at.offset, v.tail.size)
 	defer w.close()
 	b, err := w.header()
+	if err == nil {
+		err = v.verify(h, at, point{offset: w.next, pos: w.pos})
+	}
 	if err != nil {
 		return -1, fmt.Errorf("read the epoch at offset %d: %w", at.offset, err)
 	}

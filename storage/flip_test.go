@@ -71,7 +71,7 @@ func unitsOf(name string, p []byte) []unit {
 	case path.Ext(name) == indexSuffix:
 		return each(sealSize, entrySize)
 	case path.Ext(name) == timeSuffix:
-		return each(sealSize, timeEntrySize)
+		return each(sealSize, entrySize)
 	case path.Ext(name) == logSuffix:
 		var units []unit
 		for at := int64(0); at < size; {

@@ -9,15 +9,15 @@ import (
 	"leat/storage/record"
 )
 
-const (
-	entrySize     = 8
-	timeEntrySize = 12
-)
+// entrySize is the bytes of an entry in either index file.
+const entrySize = 12
 
 // entry says that the batch whose base offset is the segment's base plus rel
-// begins at byte pos of the .log.
+// begins at byte pos of the .log, and that all in front of it has the checksum
+// crc.
 type entry struct {
 	rel, pos uint32
+	crc      uint32
 }
 
 // timeEntry says that every record before the segment's base plus rel has a
@@ -51,7 +51,7 @@ func newTail(base int64) tail {
 func (t *tail) extend(b record.Batch, interval int) {
 	if t.size > 0 && t.size-t.lastEntry >= int64(interval) {
 		rel := uint32(b.BaseOffset() - t.base)
-		t.entries = append(t.entries, entry{rel: rel, pos: uint32(t.size)})
+		t.entries = append(t.entries, entry{rel: rel, pos: uint32(t.size), crc: t.crc})
 		if t.maxTimestamp >= 0 {
 			t.times = append(t.times, timeEntry{ts: t.maxTimestamp, rel: rel})
 		}
@@ -92,6 +92,15 @@ func (t *tail) floorPos(pos uint32) entry {
 	return lastOf(t.entries, entry{}, func(e entry) bool { return e.pos <= pos })
 }
 
+// ceilPos is the smallest entry with entry.pos >= pos; false if there is none.
+func (t *tail) ceilPos(pos uint32) (entry, bool) {
+	i := lastTrue(len(t.entries), func(i int) bool { return t.entries[i].pos < pos }) + 1
+	if i == len(t.entries) {
+		return entry{}, false
+	}
+	return t.entries[i], true
+}
+
 // beforeTime is the greatest entry whose ts is less than ts: all records before
 // it are older.
 func (t *tail) beforeTime(ts int64) timeEntry {
@@ -124,12 +133,13 @@ func appendEntries(dst []byte, es []entry) []byte {
 	for _, e := range es {
 		dst = le.AppendUint32(dst, e.rel)
 		dst = le.AppendUint32(dst, e.pos)
+		dst = le.AppendUint32(dst, e.crc)
 	}
 	return dst
 }
 
 func appendTimes(dst []byte, es []timeEntry) []byte {
-	dst = slices.Grow(dst, len(es)*timeEntrySize)
+	dst = slices.Grow(dst, len(es)*entrySize)
 	for _, e := range es {
 		dst = le.AppendUint64(dst, uint64(e.ts))
 		dst = le.AppendUint32(dst, e.rel)
@@ -138,7 +148,7 @@ func appendTimes(dst []byte, es []timeEntry) []byte {
 }
 
 func decodeEntry(p []byte) entry {
-	return entry{rel: le.Uint32(p), pos: le.Uint32(p[4:])}
+	return entry{rel: le.Uint32(p), pos: le.Uint32(p[4:]), crc: le.Uint32(p[8:])}
 }
 
 func decodeTimeEntry(p []byte) timeEntry {
@@ -167,12 +177,12 @@ func parseEntries(p []byte, offsets, size int64) ([]entry, error) {
 
 // parseTimes decodes the entries of a .timeindex likewise.
 func parseTimes(p []byte, offsets int64) ([]timeEntry, error) {
-	if len(p)%timeEntrySize != 0 {
+	if len(p)%entrySize != 0 {
 		return nil, errBadIndex
 	}
-	es := make([]timeEntry, 0, len(p)/timeEntrySize)
+	es := make([]timeEntry, 0, len(p)/entrySize)
 	var last timeEntry
-	for ; len(p) > 0; p = p[timeEntrySize:] {
+	for ; len(p) > 0; p = p[entrySize:] {
 		e := decodeTimeEntry(p)
 		if e.ts < last.ts || e.rel <= last.rel || int64(e.rel) >= offsets {
 			return nil, errBadIndex
@@ -184,7 +194,7 @@ func parseTimes(p []byte, offsets int64) ([]timeEntry, error) {
 
 const (
 	sealSize    = 64
-	sealVersion = 1
+	sealVersion = 2 // 1 had entries without a checksum; such an index is made anew
 
 	sealedFlag    = 1 // the header's other fields hold
 	compactedFlag = 2 // the segment was rewritten

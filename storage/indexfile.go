@@ -65,7 +65,7 @@ func writePending(fs disk.FS, s *segment, m *mark, entries []entry, times []time
 		return err
 	}
 	timeBody := appendTimes(nil, newTimes)
-	if err := write(s.stem+timeSuffix, timeMagic, w.times*timeEntrySize, timeBody); err != nil {
+	if err := write(s.stem+timeSuffix, timeMagic, w.times*entrySize, timeBody); err != nil {
 		return err
 	}
 	s.written = writtenIndex{
@@ -107,11 +107,11 @@ func rebuildSealed(t *tables, f *files, s *segment, interval int) error {
 	}
 	if rebuilt.crc != s.crc {
 		// New indexes would call it right.
-		g, pos, err := changedPart(h, s, rebuilt.crc^s.crc)
+		c, err := changedPart(h, s, point{offset: s.base}, end.point(), rebuilt.crc^s.crc)
 		if err != nil {
 			return err
 		}
-		return &CorruptError{Path: s.logPath(), Pos: pos, Err: errChanged, From: g.from.offset, To: g.to.offset}
+		return &CorruptError{Path: s.logPath(), Pos: c.pos, Err: errChanged, From: c.from.offset, To: c.to.offset}
 	}
 	head := s.seal()
 	for _, name := range []string{s.stem + indexSuffix, s.stem + timeSuffix} {

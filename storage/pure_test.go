@@ -31,9 +31,9 @@ func TestShouldRoll(t *testing.T) {
 		{"clock went back", tail{size: 10, next: 1}, 10, 0, -60_000, false},
 		{"last delta fits", tail{size: 10, base: 5, next: 5 + math.MaxInt32}, 10, 0, 0, false},
 		{"last delta does not fit", tail{size: 10, base: 5, next: 5 + math.MaxInt32}, 10, 1, 0, true},
-		{"index full", tail{size: 10, next: 1, entries: make([]entry, 10)}, 10, 0, 0, true},
+		{"index full", tail{size: 10, next: 1, entries: make([]entry, 6)}, 10, 0, 0, true},
 		{"time index full", tail{size: 10, next: 1, times: make([]timeEntry, 6)}, 10, 0, 0, true},
-		{"indexes have room", tail{size: 10, next: 1, entries: make([]entry, 9), times: make([]timeEntry, 5)}, 10, 0, 0, false},
+		{"indexes have room", tail{size: 10, next: 1, entries: make([]entry, 5), times: make([]timeEntry, 5)}, 10, 0, 0, false},
 	} {
 		if got := shouldRoll(&c.tail, 1_000_000, c.size, c.delta, 1_000_000+c.age, &cfg); got != c.want {
 			t.Errorf("%s: %v", c.what, got)

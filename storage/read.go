@@ -209,6 +209,14 @@ func (v *view) floorPos(pos uint32) (entry, error) {
 	return v.tail.floorPos(pos), nil
 }
 
+func (v *view) ceilPos(pos uint32) (e entry, ok bool, err error) {
+	if v.sealed {
+		return v.tables().ceilPos(pos)
+	}
+	e, ok = v.tail.ceilPos(pos)
+	return e, ok, nil
+}
+
 func (v *view) beforeTime(ts int64) (timeEntry, error) {
 	if v.sealed {
 		return v.tables().beforeTime(ts)

@@ -409,7 +409,7 @@ func TestFileAndMappingLimits(t *testing.T) {
 // memory than the file, or answer with an entry that is not in the log.
 func FuzzIndex(f *testing.F) {
 	head := seal{flags: sealedFlag, base: 5, next: 105, logBytes: 9000, count: 2}
-	body := appendEntries(nil, []entry{{10, 1000}, {20, 2000}})
+	body := appendEntries(nil, []entry{{10, 1000, 1}, {20, 2000, 2}})
 	head.entriesCRC = crcOf(body)
 	f.Add(append(head.encode(indexMagic), body...))
 	f.Add(head.encode(timeMagic))
@@ -422,10 +422,10 @@ func FuzzIndex(f *testing.F) {
 		if entries, err := parseEntries(p, 100, 9000); err == nil && len(entries)*entrySize != len(p) {
 			t.Fatal("entries are missing")
 		}
-		if times, err := parseTimes(p, 100); err == nil && len(times)*timeEntrySize != len(p) {
+		if times, err := parseTimes(p, 100); err == nil && len(times)*entrySize != len(p) {
 			t.Fatal("entries are missing")
 		}
-		table, err := openTable(fs, s.stem+indexSuffix, indexMagic, entrySize, s)
+		table, err := openTable(fs, s.stem+indexSuffix, indexMagic, s)
 		if err != nil {
 			if !errors.Is(err, errBadIndex) {
 				t.Fatal(err)
@@ -433,6 +433,8 @@ func FuzzIndex(f *testing.F) {
 			return
 		}
 		defer table.close()
-		_ = table.last(func(p []byte) bool { return decodeEntry(p).rel <= 15 }, func([]byte) {})
+		below := func(p []byte) bool { return decodeEntry(p).rel <= 15 }
+		_ = table.last(below, func([]byte) {})
+		_ = table.next(below, func([]byte) {})
 	})
 }

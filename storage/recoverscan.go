@@ -17,7 +17,7 @@ import (
 // Without that it is scanned from its beginning.
 func (r *recovery) resume(f *found) {
 	s := f.seg
-	if !r.known || s.base != r.rec.activeBase || s.gen != r.rec.activeGen || r.rec.recoveryPos > f.size || r.rec.recoveryPos == 0 {
+	if !r.inCheckpoint(f) {
 		return
 	}
 	offsets := r.rec.recoveryOffset - s.base
@@ -55,7 +55,7 @@ func (r *recovery) readEntries(kind tableKind, s *segment, count, crc uint32) ([
 	if err != nil {
 		return nil, err
 	}
-	size := sealSize + int64(count)*int64(kind.width())
+	size := sealSize + int64(count)*entrySize
 	if int64(len(p)) < size {
 		return nil, errBadIndex
 	}
@@ -99,11 +99,9 @@ func (r *recovery) scanSegment(i int, bound, next int64) error {
 		}
 		r.read += end.pos - from
 		if f.sealed && len(s.gaps) == 0 && s.size == f.seal.logBytes && s.next == f.seal.next && s.crc != f.seal.logCRC {
-			g, _, err := changedPart(h, s, s.crc^f.seal.logCRC)
-			if err != nil {
-				return fmt.Errorf("scan %s: %w", s.logPath(), err)
+			if err := r.changed(h, s, end.point(), s.crc^f.seal.logCRC); err != nil {
+				return err
 			}
-			s.gaps = []gap{g}
 		}
 	}
 	if i+1 < len(r.found) && end.next > next && bound >= next {
@@ -144,24 +142,61 @@ func (r *recovery) keepScanned(i int, h *handle, grown bool) error {
 	return r.synced(s.logPath(), h.SyncData())
 }
 
+// changed makes a gap of what has changed in front of a point of a segment, by a
+// checksum that differs there.
+func (r *recovery) changed(h *handle, s *segment, end point, difference uint32) error {
+	c, err := changedPart(h, s, point{offset: s.base}, end, difference)
+	if err != nil {
+		return fmt.Errorf("scan %s: %w", s.logPath(), err)
+	}
+	s.gaps = []gap{c.gap}
+	return nil
+}
+
 // scanOver reads the batches from the segment's end on. Where one does not hold
-// that was durable, there is a gap, and it goes on behind it.
-// A witness against the .log has the last word.
+// that was durable, there is a gap, and it goes on behind it. What the checkpoint
+// or a witness say against the .log has the last word.
 func (r *recovery) scanOver(f *found, h *handle, accuser *witness, bound, next int64) (scanned, error) {
 	s, interval, epoch := f.seg, r.log.config.Load().IndexInterval, r.scannedEpoch
+	said := r.said(f)
+	var seen summed
 	use := func(b record.Batch) {
 		s.extend(b, interval)
 		r.scannedEpoch = max(r.scannedEpoch, b.LeaderEpoch())
+		if s.size == said.pos {
+			seen = s.summed()
+		}
 		if accuser != nil {
 			accuser.see(b, s.size-int64(len(b)), s.crc)
 		}
 	}
 	end, err := r.scanBatches(f, h, use, bound, next)
-	if err == nil && accuser != nil && accuser.against(len(s.gaps) > 0) {
+	if err != nil {
+		return end, err
+	}
+	whole := len(s.gaps) == 0 && end.pos >= said.pos
+	switch {
+	case accuser != nil && accuser.against(len(s.gaps) > 0), whole && seen.point != said.point:
 		r.scannedEpoch = epoch
 		return r.disown(f, bound), nil
+	case whole && seen.crc != said.crc:
+		err = r.changed(h, s, said.point, seen.crc^said.crc)
 	}
 	return end, err
+}
+
+// said is what the checkpoint has of a segment that is read again from its
+// beginning; zero if that is nothing.
+func (r *recovery) said(f *found) summed {
+	if !r.inCheckpoint(f) || f.seg.size > 0 {
+		return summed{}
+	}
+	return summed{point{r.rec.recoveryOffset, r.rec.recoveryPos}, r.rec.logCRC}
+}
+
+// inCheckpoint says whether the checkpoint has a position in the segment.
+func (r *recovery) inCheckpoint(f *found) bool {
+	return r.known && f.seg.base == r.rec.activeBase && f.seg.gen == r.rec.activeGen && 0 < r.rec.recoveryPos && r.rec.recoveryPos <= f.size
 }
 
 // scanBatches is scanOver without a witness.
@@ -205,7 +240,7 @@ func (r *recovery) anchors(f *found) []point {
 			at = append(at, point{offset: f.seal.next, pos: f.seal.logBytes})
 		}
 	}
-	if r.known && f.seg.base == r.rec.activeBase && f.seg.gen == r.rec.activeGen && 0 < r.rec.recoveryPos && r.rec.recoveryPos <= f.size {
+	if r.inCheckpoint(f) {
 		at = append(at, point{offset: r.rec.recoveryOffset, pos: r.rec.recoveryPos})
 	}
 	return at

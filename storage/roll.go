@@ -20,7 +20,7 @@ func shouldRoll(t *tail, firstAppend, size, lastDelta, nowMillis int64, cfg *Con
 
 // indexFull says that one of the indexes has no room for another entry.
 func indexFull(t *tail, cfg *Config) bool {
-	return (len(t.entries)+1)*entrySize > cfg.SegmentIndexBytes || (len(t.times)+1)*timeEntrySize > cfg.SegmentIndexBytes
+	return (len(t.entries)+1)*entrySize > cfg.SegmentIndexBytes || (len(t.times)+1)*entrySize > cfg.SegmentIndexBytes
 }
 
 // tooOld goes by the wall clock since the first append and not by the

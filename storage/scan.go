@@ -30,6 +30,8 @@ type scanned struct {
 	why  error // nil at the end of the file: why the bytes at pos are no batch
 }
 
+func (s *scanned) point() point { return point{offset: s.next, pos: s.pos} }
+
 // scan reads the .log f of size bytes from byte pos, where the batch with
 // offset next is expected, for as long as the batches are valid, and passes
 // each to use. It ends at offset until (-1 for none), where the next segment

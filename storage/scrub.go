@@ -263,7 +263,7 @@ func (c *segmentScrub) batches(index *scrubIndex) error {
 	for {
 		var err error
 		at, err = scan(c, c.seg, want.size, at.pos, at.next, want.next, func(b record.Batch) {
-			index.batch(uint32(b.BaseOffset()-c.seg.base), uint32(at.pos), seen.maxTimestamp)
+			index.batch(uint32(b.BaseOffset()-c.seg.base), &seen)
 			at.pos += int64(len(b))
 			seen.extend(b, maxSegmentBytes)
 			c.dir.metrics.scrubBatches.Inc()
@@ -275,11 +275,7 @@ func (c *segmentScrub) batches(index *scrubIndex) error {
 			return fmt.Errorf("scrub %s: %w", c.seg.logPath(), err)
 		case at.next == want.next && at.pos == want.size:
 			if c.found == 0 && seen.crc != want.crc {
-				g, pos, err := changedPart(c, c.seg, seen.crc^want.crc)
-				if err != nil {
-					return err
-				}
-				c.wound(g, pos)
+				return c.changed(index, &want)
 			}
 			return nil
 		}
@@ -295,8 +291,23 @@ func (c *segmentScrub) batches(index *scrubIndex) error {
 			return nil
 		}
 		index.skip(uint32(to.offset - c.seg.base))
+		seen.skip(to)
 		at = scanned{pos: to.pos, next: to.offset}
 	}
+}
+
+// changed finds what has changed in a .log of which each batch holds, but not the
+// whole.
+func (c *segmentScrub) changed(index *scrubIndex, want *tail) error {
+	v := view{seg: c.seg, tail: *want}
+	changed, err := changedParts(c, c.seg, v.sums(index.offsets), nil)
+	if err != nil {
+		return fmt.Errorf("scrub %s: %w", c.seg.logPath(), err)
+	}
+	for _, x := range changed {
+		c.wound(x.gap, x.pos)
+	}
+	return nil
 }
 
 // wound tells of a gap, of which the byte at pos is the first that is wrong.

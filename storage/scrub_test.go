@@ -317,11 +317,11 @@ func TestFindFlip(t *testing.T) {
 			}
 			crc = extendCRC(crc, p[start:end])
 		}
-		f, ok, err := findFlip(bytes.NewReader(p), seg, seg.size, crc^want)
+		f, ok, err := findFlip(bytes.NewReader(p), seg, point{offset: seg.base}, seg.size, crc^want)
 		if err != nil || !ok || f.pos != at || f.offset != int64(i) || f.next != int64(i)+1 {
 			t.Fatalf("byte %d of batch %d: found %+v, %t, %v", at, i, f, ok, err)
 		}
-		if _, ok, err := findFlip(bytes.NewReader(p), seg, seg.size, rng.Uint32()); ok || err != nil {
+		if _, ok, err := findFlip(bytes.NewReader(p), seg, point{offset: seg.base}, seg.size, rng.Uint32()); ok || err != nil {
 			t.Fatalf("something found where nothing is: %v", err)
 		}
 	}

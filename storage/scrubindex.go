@@ -11,7 +11,8 @@ import (
 // one after the other. Its size is bounded by segment.index.bytes.
 type scrubIndex struct {
 	seg     *segment
-	entries []entry
+	offsets []entry // all of them
+	entries []entry // those that are left
 	times   []timeEntry
 	skipped bool      // batches are missing, so that times may be of those
 	bad     *badIndex // the first that is wrong with them
@@ -28,11 +29,12 @@ func (c *segmentScrub) readIndexes() (*scrubIndex, error) {
 	x := &scrubIndex{seg: c.seg}
 	p, err := c.readIndex(offsetTable)
 	if err == nil {
-		x.entries, err = parseEntries(p, c.seg.next-c.seg.base, c.seg.size)
+		x.offsets, err = parseEntries(p, c.seg.next-c.seg.base, c.seg.size)
 	}
 	if x.note(offsetTable.path(c.seg), err); x.bad == nil && err != nil {
 		return nil, err
 	}
+	x.entries = x.offsets
 	p, err = c.readIndex(timeTable)
 	if err == nil {
 		x.times, err = parseTimes(p, c.seg.next-c.seg.base)
@@ -65,7 +67,7 @@ func (c *segmentScrub) readIndex(kind tableKind) ([]byte, error) {
 	}
 	want := c.seg.seal()
 	if h.base != want.base || h.next != want.next || h.logBytes != want.logBytes || h.logCRC != want.logCRC ||
-		h.maxTimestamp != want.maxTimestamp || int64(len(p)) != sealSize+int64(h.count)*int64(kind.width()) ||
+		h.maxTimestamp != want.maxTimestamp || int64(len(p)) != sealSize+int64(h.count)*entrySize ||
 		crc32.Checksum(p[sealSize:], castagnoli) != h.entriesCRC {
 		return nil, errBadIndex
 	}
@@ -79,17 +81,17 @@ func (x *scrubIndex) note(path string, err error) {
 	}
 }
 
-// batch holds the entries up to the batch at rel and pos against it, before
-// which the greatest timestamp is maxTimestamp.
-func (x *scrubIndex) batch(rel, pos uint32, maxTimestamp int64) {
+// batch holds the entries up to the batch at rel against it, given what is in
+// front of it.
+func (x *scrubIndex) batch(rel uint32, before *tail) {
 	if len(x.entries) > 0 && x.entries[0].rel <= rel {
-		if e := x.entries[0]; e.rel < rel || e.pos != pos {
+		if e := x.entries[0]; e.rel < rel || int64(e.pos) != before.size || e.crc != before.crc && !x.skipped {
 			x.note(offsetTable.path(x.seg), errEntry)
 		}
 		x.entries = x.entries[1:]
 	}
 	if len(x.times) > 0 && x.times[0].rel <= rel {
-		if e := x.times[0]; e.rel < rel || e.ts != maxTimestamp && !x.skipped {
+		if e := x.times[0]; e.rel < rel || e.ts != before.maxTimestamp && !x.skipped {
 			x.note(timeTable.path(x.seg), errEntry)
 		}
 		x.times = x.times[1:]

@@ -10,7 +10,10 @@ import (
 )
 
 // pageSize is the unit in which a table is brought into memory.
-const pageSize = 4096
+const (
+	pageSize = 4096
+	perPage  = pageSize / entrySize // entries
+)
 
 // table is one index file of a sealed segment, opened for lookups. It is
 // mapped where that is possible and read by ReadAt where not. The first entry
@@ -19,9 +22,7 @@ const pageSize = 4096
 // slow disk would hold a thread that the scheduler believes to be running, and
 // on a file that was cut short it would end the process.
 type table struct {
-	width   int // bytes of an entry
 	count   int
-	perPage int
 	fences  []byte // the first entry of each page
 	mapping disk.Mapping
 	file    disk.File // nil if mapped
@@ -29,7 +30,7 @@ type table struct {
 
 // openTable opens the index file name of the segment that s describes and
 // verifies all of it. errBadIndex if it is not that segment's index.
-func openTable(fs disk.FS, name string, magic [4]byte, width int, s *segment) (t *table, err error) {
+func openTable(fs disk.FS, name string, magic [4]byte, s *segment) (t *table, err error) {
 	f, err := fs.OpenFile(name, os.O_RDONLY)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("%w: %w", errBadIndex, err)
@@ -51,10 +52,10 @@ func openTable(fs disk.FS, name string, magic [4]byte, width int, s *segment) (t
 		return nil, err
 	}
 	if h.base != s.base || h.next != s.next || h.logBytes != s.size ||
-		info.Size() != sealSize+int64(h.count)*int64(width) {
+		info.Size() != sealSize+int64(h.count)*entrySize {
 		return nil, errBadIndex
 	}
-	t = &table{width: width, count: int(h.count), perPage: pageSize / width}
+	t = &table{count: int(h.count)}
 	if err := t.attach(f); err != nil {
 		return nil, err
 	}
@@ -88,13 +89,13 @@ func (t *table) attach(f disk.File) error {
 // verify reads all entries once, compares their checksum and keeps the fences.
 func (t *table) verify(want uint32) error {
 	var crc uint32
-	for i := 0; i < t.count; i += t.perPage {
-		p, err := t.page(i / t.perPage)
+	for i := 0; i < t.count; i += perPage {
+		p, err := t.page(i / perPage)
 		if err != nil {
 			return err
 		}
 		crc = crc32.Update(crc, castagnoli, p)
-		t.fences = append(t.fences, p[:t.width]...)
+		t.fences = append(t.fences, p[:entrySize]...)
 	}
 	if crc != want {
 		return errBadIndex
@@ -104,9 +105,9 @@ func (t *table) verify(want uint32) error {
 
 // page is the bytes of the n-th page of entries; they may be the mapping's.
 func (t *table) page(n int) ([]byte, error) {
-	first := n * t.perPage
-	size := min(t.perPage, t.count-first) * t.width
-	off := sealSize + first*t.width
+	first := n * perPage
+	size := min(perPage, t.count-first) * entrySize
+	off := sealSize + first*entrySize
 	if t.mapping == nil {
 		p := make([]byte, size)
 		if _, err := t.file.ReadAt(p, int64(off)); err != nil {
@@ -123,7 +124,7 @@ func (t *table) page(n int) ([]byte, error) {
 // last passes the last entry for which ok holds to use; ok must hold for a
 // prefix. use is not called if there is none.
 func (t *table) last(ok func(p []byte) bool, use func(p []byte)) error {
-	n := lastTrue(len(t.fences)/t.width, func(i int) bool { return ok(t.fences[i*t.width:]) })
+	n := lastTrue(len(t.fences)/entrySize, func(i int) bool { return ok(t.fences[i*entrySize:]) })
 	if n < 0 {
 		return nil
 	}
@@ -131,11 +132,32 @@ func (t *table) last(ok func(p []byte) bool, use func(p []byte)) error {
 	if err != nil {
 		return err
 	}
-	i := lastTrue(len(p)/t.width, func(i int) bool { return ok(p[i*t.width:]) })
+	i := lastTrue(len(p)/entrySize, func(i int) bool { return ok(p[i*entrySize:]) })
 	if i < 0 {
 		return errBadIndex // it held for the same entry when it was verified
 	}
-	use(p[i*t.width:])
+	use(p[i*entrySize:])
+	return nil
+}
+
+// next passes the entry behind the last one for which ok holds to use; ok must
+// hold for a prefix. use is not called if there is none.
+func (t *table) next(ok func(p []byte) bool, use func(p []byte)) error {
+	n := lastTrue(len(t.fences)/entrySize, func(i int) bool { return ok(t.fences[i*entrySize:]) })
+	if n >= 0 {
+		p, err := t.page(n)
+		if err != nil {
+			return err
+		}
+		i := lastTrue(len(p)/entrySize, func(i int) bool { return ok(p[i*entrySize:]) }) + 1
+		if i*entrySize < len(p) {
+			use(p[i*entrySize:])
+			return nil
+		}
+	}
+	if at := (n + 1) * entrySize; at < len(t.fences) {
+		use(t.fences[at:])
+	}
 	return nil
 }
 

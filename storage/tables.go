@@ -35,13 +35,6 @@ func (k tableKind) magic() [4]byte {
 	return indexMagic
 }
 
-func (k tableKind) width() int {
-	if k == timeTable {
-		return timeEntrySize
-	}
-	return entrySize
-}
-
 type tableKey struct {
 	seg  *segment
 	kind tableKind
@@ -87,7 +80,7 @@ func (t *tables) with(key tableKey, fn func(*table) error) error {
 	c := t.acquire(key)
 	defer t.release(c)
 	c.once.Do(func() {
-		c.t, c.err = openTable(t.fs, key.kind.path(key.seg), key.kind.magic(), key.kind.width(), key.seg)
+		c.t, c.err = openTable(t.fs, key.kind.path(key.seg), key.kind.magic(), key.seg)
 	})
 	if c.err != nil {
 		t.forget(c)
@@ -201,6 +194,14 @@ func (l *sealedLookup) floorPos(pos uint32) (entry, error) {
 	return l.entry(func(p []byte) bool { return decodeEntry(p).pos <= pos })
 }
 
+func (l *sealedLookup) ceilPos(pos uint32) (e entry, ok bool, err error) {
+	below := func(p []byte) bool { return decodeEntry(p).pos < pos }
+	err = l.look(offsetTable, func(t *table) error {
+		return t.next(below, func(p []byte) { e, ok = decodeEntry(p), true })
+	})
+	return e, ok, err
+}
+
 func (l *sealedLookup) beforeTime(ts int64) (timeEntry, error) {
 	return l.time(func(p []byte) bool { return decodeTimeEntry(p).ts < ts })
 }
@@ -210,19 +211,18 @@ func (l *sealedLookup) floorTime(rel uint32) (timeEntry, error) {
 }
 
 func (l *sealedLookup) entry(ok func([]byte) bool) (e entry, err error) {
-	err = l.last(offsetTable, ok, func(p []byte) { e = decodeEntry(p) })
+	err = l.look(offsetTable, func(t *table) error { return t.last(ok, func(p []byte) { e = decodeEntry(p) }) })
 	return e, err
 }
 
 func (l *sealedLookup) time(ok func([]byte) bool) (timeEntry, error) {
 	e := noTime
-	err := l.last(timeTable, ok, func(p []byte) { e = decodeTimeEntry(p) })
+	err := l.look(timeTable, func(t *table) error { return t.last(ok, func(p []byte) { e = decodeTimeEntry(p) }) })
 	return e, err
 }
 
-func (l *sealedLookup) last(kind tableKind, ok func([]byte) bool, use func([]byte)) error {
+func (l *sealedLookup) look(kind tableKind, lookup func(*table) error) error {
 	key := tableKey{l.seg, kind}
-	lookup := func(t *table) error { return t.last(ok, use) }
 	err := l.tables.with(key, lookup)
 	if !errors.Is(err, errBadIndex) {
 		return err

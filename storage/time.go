@@ -208,12 +208,13 @@ func (v *view) eachBatch(rel, upTo int64, fn func(w *walk, h record.Batch) (done
 		if err := v.inGap(w.pos); err != nil {
 			return err
 		}
+		pos := w.pos
 		b, err := w.header()
 		if errors.Is(err, io.EOF) || err == nil && b.BaseOffset() >= upTo {
 			return nil
 		}
 		if err == nil {
-			err = v.confirm(w, b)
+			err = v.verify(h, point{offset: b.BaseOffset(), pos: pos}, point{offset: w.next, pos: w.pos})
 		}
 		if err != nil {
 			return err

@@ -111,14 +111,18 @@ func (l *Log) planCut(offset int64) (*truncation, error) {
 	c := &truncation{log: l, old: v.seg, fresh: newSegment(l.path, v.seg.base, v.seg.gen)}
 	if at.offset < o.Start {
 		c.anew, c.fresh = true, newSegment(l.path, o.Start, 0)
-	} else if err := c.read(h, at); err != nil {
+	} else if err := c.read(&v, h, at); err != nil {
 		return nil, err
 	}
 	return c, c.fold(at)
 }
 
-// read makes the index of what stays of the segment.
-func (c *truncation) read(h *handle, at point) error {
+// read makes the index of what stays of the segment, which is verified before:
+// its new checksums call it right.
+func (c *truncation) read(v *view, h *handle, at point) error {
+	if err := v.verify(h, point{offset: c.fresh.base}, at); err != nil {
+		return err
+	}
 	interval := c.log.config.Load().IndexInterval
 	end, err := scan(h, c.fresh, at.pos, 0, c.fresh.base, -1, func(b record.Batch) {
 		c.fresh.extend(b, interval)
@@ -236,11 +240,17 @@ func (c *truncation) prepare() error {
 		maxTimestamp: c.fresh.maxTimestamp, lastAppendMs: c.old.lastAppend,
 		leaderEpoch: newest, // a crash may leave all of it
 	})
-	err := d.patiently(d.writeCheckpoint)
-	if err != nil && known {
-		d.setRecord(l.id, was)
+	// Both slots: an older one would miss what is cut, or know other bytes, should
+	// the newer one not hold.
+	for range d.namedSlots {
+		if err := d.patiently(d.writeCheckpoint); err != nil {
+			if known {
+				d.setRecord(l.id, was)
+			}
+			return err
+		}
 	}
-	return err
+	return nil
 }
 
 // publish makes the log end where it shall. Who reads what is gone is told from

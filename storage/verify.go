@@ -61,64 +61,63 @@ func (u *unread) done(from, to int64) (all bool) {
 }
 
 // verify reads the batches between two points of the segment, unless this
-// process has written or verified them before: checksum, chain of offsets, and
-// order of epochs of each. *CorruptError if one does not hold.
+// process has written or verified them before. It reads from the nearest place in
+// front to the nearest one behind of which the index knows the checksum that the
+// file has up to there, so that no byte can be another one, also of those that no
+// batch's own checksum covers; and it looks that each batch holds. *CorruptError if
+// something is not what was written.
 func (v *view) verify(h *handle, start, end point) error {
 	u := v.seg.unread.Load()
 	if u == nil || !u.has(start.pos, end.pos) {
 		return nil
 	}
-	order := epochOrder{newest: v.log.newestEpoch()}
-	order.begin(start)
-	at, err := scan(h, v.seg, end.pos, start.pos, start.offset, -1, order.add)
+	from, to, err := v.around(start, end)
 	if err != nil {
-		return readFailed(v.seg, start.pos, err)
+		return err
 	}
-	if at.why == nil && (at.pos != end.pos || at.next != end.offset) {
+	exact := !between(v.gaps, from.pos, to.pos)
+	if !exact {
+		from.point, to.point = start, end
+	}
+	order := epochOrder{newest: v.log.newestEpoch()}
+	order.begin(from.point)
+	crc := from.crc
+	at, err := scan(h, v.seg, to.pos, from.pos, from.offset, -1, func(b record.Batch) {
+		crc = extendCRC(crc, b)
+		order.add(b)
+	})
+	if err != nil {
+		return readFailed(v.seg, from.pos, err)
+	}
+	if at.why == nil && (at.pos != to.pos || at.next != to.offset) {
 		at.why = errTorn
-	}
-	if at.why == nil {
-		at.why = v.peek(h, end, &order)
 	}
 	if bad := order.take(); at.why == nil && len(bad) > 0 {
 		at.pos, at.why = bad[0].from.pos, bad[0].why
 	}
+	if at.why == nil && exact && crc != to.crc {
+		at.pos, at.why = from.pos, errChanged
+	}
 	if at.why != nil {
 		return &CorruptError{Path: v.seg.logPath(), Pos: at.pos, Err: at.why}
 	}
-	v.seg.confirm(u, start.pos, end.pos)
+	v.seg.confirm(u, from.pos, to.pos)
 	return nil
 }
 
-// peek holds the header behind what was verified against it: if its epoch is
-// smaller, one of the two is damaged.
-func (v *view) peek(h *handle, end point, order *epochOrder) error {
-	if v.tail.size-end.pos < record.HeaderSize || slices.ContainsFunc(v.gaps, func(g gap) bool { return g.from.pos == end.pos }) {
-		return nil
+// around are the nearest places in front of a part of the segment and behind it
+// of which the checksum is known.
+func (v *view) around(start, end point) (from, to summed, err error) {
+	e, err := v.floorPos(uint32(start.pos))
+	if err != nil {
+		return summed{}, summed{}, err
 	}
-	p := make(record.Batch, record.HeaderSize)
-	if err := readFull(h, p, end.pos); err != nil {
-		return readFailed(v.seg, end.pos, err)
+	from = v.summed(e)
+	e, ok, err := v.ceilPos(uint32(end.pos))
+	if ok {
+		return from, v.summed(e), err
 	}
-	// One that is damaged otherwise is found when it is read.
-	if checkStoredHeader(p, v.seg, v.tail.size-end.pos, end.offset) == nil && order.have && p.LeaderEpoch() < order.last {
-		order.add(p)
-	}
-	return nil
-}
-
-// confirm verifies the batch whose header a walk has returned last.
-func (v *view) confirm(w *walk, b record.Batch) error {
-	pos := w.pos - int64(b.Size())
-	u := v.seg.unread.Load()
-	if u == nil || !u.has(pos, w.pos) {
-		return nil
-	}
-	if _, err := w.batch(b); err != nil {
-		return err
-	}
-	v.seg.confirm(u, pos, w.pos)
-	return nil
+	return from, v.tail.summed(), err
 }
 
 // confirm says that [from, to) of what u is about holds.
