@@ -15,6 +15,9 @@ LINT_VERSION := 2.15.0
 LINT := $(BIN)/golangci-lint
 
 BROWSER := $(CURDIR)/e2e/browser
+# A module of its own, see its package comment. Its go.mod is not checked by `go mod tidy`, which would fetch what the
+# tests of its one dependency import; `go vet` fails when anything is missing in it.
+LIBRDKAFKA := $(CURDIR)/e2e/conformance/librdkafka
 # npm writes this file when it has installed what package-lock.json says.
 BROWSER_MODULES := $(BROWSER)/node_modules/.package-lock.json
 
@@ -29,7 +32,7 @@ SOAK ?= 10m
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help build run check fmt test unit e2e clients conformance bench fuzz soak clean lint-tool test-tools
+.PHONY: help build run check fmt test unit e2e clients conformance bench fuzz soak clean lint-tool c-compiler test-tools
 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## (.*)/\1|\2/' | while IFS='|' read -r target words; do printf '  %-11s %s\n' "$$target" "$$words"; done
@@ -41,18 +44,21 @@ build: ## Build the static binary bin/leat; needs only Go
 run: build ## Build, then run the server on its defaults until Ctrl-C
 	@exec $(LEAT) serve
 
-check: lint-tool ## Format, vet, lint, layers and module files; changes nothing
+check: lint-tool c-compiler ## Format, vet, lint, layers and module files; changes nothing
 	@echo "check: format"
 	@$(LINT) fmt --diff ./...
 	@echo "check: go vet"
 	@go vet ./...
+	@cd $(LIBRDKAFKA) && CGO_ENABLED=1 go vet ./...
 	@echo "check: lint"
 	@$(LINT) run ./...
+	@cd $(LIBRDKAFKA) && CGO_ENABLED=1 $(LINT) run ./...
 	@echo "check: layers"
 	@go test -count=1 -run '^(TestLayers|TestForbidden)$$' .
 	@echo "check: go.mod and go.sum"
 	@go mod tidy -diff
 	@go mod verify
+	@cd $(LIBRDKAFKA) && go mod verify
 
 fmt: lint-tool ## Format every Go file
 	@$(LINT) fmt ./...
@@ -118,11 +124,21 @@ lint-tool:
 		fi; \
 	fi
 
-# gcc and the C headers are for the race detector; kcat, strace and a browser for tests from outside. The browser test
-# needs Node 20: without it that test is skipped, in CI it fails.
-test-tools: $(BIN)/promtool
+# What installs Debian's packages; their names follow.
+APT_INSTALL = root=(); [ "$$(id -u)" = 0 ] || root=(sudo -n); "$${root[@]}" apt-get update -qq; \
+	"$${root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends
+
+# gcc and the C headers are for the race detector and for librdkafka.
+c-compiler:
+	@if ! printf '#include <stdlib.h>\n' | gcc -E - >/dev/null 2>&1; then \
+		echo "installing gcc libc6-dev"; \
+		$(APT_INSTALL) gcc libc6-dev >/dev/null; \
+	fi
+
+# kcat, strace and a browser are for tests from outside. The browser test needs Node 20: without it that test is skipped,
+# in CI it fails.
+test-tools: c-compiler $(BIN)/promtool
 	@missing=(); \
-	printf '#include <stdlib.h>\n' | gcc -E - >/dev/null 2>&1 || missing+=(gcc libc6-dev); \
 	command -v kcat >/dev/null || missing+=(kcat); \
 	command -v strace >/dev/null || missing+=(strace); \
 	node=$$(node --version 2>/dev/null || true); node=$${node#v}; node=$${node%%.*}; \
@@ -133,9 +149,7 @@ test-tools: $(BIN)/promtool
 	fi; \
 	if [ "$${#missing[@]}" -gt 0 ]; then \
 		echo "test: installing $${missing[*]}"; \
-		root=(); [ "$$(id -u)" = 0 ] || root=(sudo -n); \
-		"$${root[@]}" apt-get update -qq; \
-		"$${root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$${missing[@]}" >/dev/null; \
+		$(APT_INSTALL) "$${missing[@]}" >/dev/null; \
 	fi; \
 	[ -z "$$node" ] || $(MAKE) -s $(BROWSER_MODULES)
 

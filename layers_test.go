@@ -52,7 +52,8 @@ var layers = map[string]layer{
 	"e2e":       {floor: 4, sealed: true},
 	"e2e/bench": {floor: 4, sealed: true},
 	// The clients of others, against the binary. librdkafka is a module of its own.
-	"e2e/conformance": {floor: 4, sealed: true},
+	"e2e/conformance":            {floor: 4, sealed: true},
+	"e2e/conformance/librdkafka": {floor: 4, sealed: true},
 
 	".": {floor: 5, may: []string{
 		"api", "api/cli", "api/kafka", "api/rest", "api/ws", "auth", "broker", "replication", "replication/controller",

@@ -112,7 +112,7 @@ func createPartitions(c *check) error {
 		return fmt.Errorf("%d partitions, want 5", n)
 	}
 	q.Partitions = 3
-	return c.refused(q, "INVALID_PARTITIONS", "invalid partition", "number of partitions is invalid", "number of partitions is below 1", "Number of partitions is below")
+	return c.refused(q, "INVALID_PARTITIONS", "number of partitions", "invalid partition")
 }
 
 func describeConfigs(c *check) error {

@@ -210,7 +210,10 @@ func seeGroup(op string, see func(c *check, r reply, active bool) error) func(*c
 				}
 				err := c.until(op, func() error {
 					r, err := c.do(ask{Op: op, Group: c.topic})
-					return errors.Join(err, see(c, r, active))
+					if err != nil {
+						return err
+					}
+					return see(c, r, active)
 				})
 				if err != nil {
 					return err
