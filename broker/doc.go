@@ -59,14 +59,14 @@
 // it, in memory only those with members or with a change on its way. A request
 // is a function in the shard's queue of 256, beyond which callers wait.
 //
-// What requests change is gathered into a round. A round is one batch, appended
-// as with acks=all, and its answers go out once the watermark is past it and the
-// store has it; two rounds may be on their way, and what comes meanwhile
-// gathers for the next. An operation is never split over batches, but for the
-// removal of more than fits one; a commit of more is refused. A round that
-// cannot be appended is refused, and groups whose members it changed go back to
-// what was appended before. One for which the store has no room waits, and its
-// callers with it.
+// What requests change is gathered into a round (shardrounds.go). A round is one
+// batch, appended as with acks=all, and its answers go out once the watermark is
+// past it and the store has it; two rounds may be on their way, and what comes
+// meanwhile gathers for the next. An operation is never split over batches, but
+// for the removal of more than fits one; a commit of more is refused. A round
+// that cannot be appended is refused, and groups whose members it changed go
+// back to what was appended before. One for which the store has no room waits,
+// and its callers with it.
 //
 // The store (offsetstore.go) is what the log says, in the metadata store beside
 // the offset up to which it does. It is written without waiting for the disk,
