@@ -133,6 +133,7 @@ var configs = []configDef{
 	{"", "offsets.retention.check.interval.ms", ConfigLong, "600000", longIn(1, math.MaxInt64), "How often offsets are looked for that offsets.retention.minutes lets go."},
 	{"", "offsets.retention.minutes", ConfigInt, "10080", longIn(1, math.MaxInt32), "How long offsets are kept after a group has lost its last member, or after the commit where there never was one."},
 	{"", "offsets.topic.num.partitions", ConfigInt, "16", longIn(1, 10_000), "The partitions of __consumer_offsets, when it is made."},
+	{"", "offsets.topic.segment.bytes", ConfigInt, "104857600", longIn(1<<10, math.MaxInt32), "The size at which a segment of __consumer_offsets is closed, when it is made."},
 	{"", "producer.id.expiration.ms", ConfigLong, "86400000", longIn(1, math.MaxInt64), "How long an idle idempotent producer is remembered."},
 }
 

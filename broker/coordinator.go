@@ -96,9 +96,12 @@ func (b *Broker) shard(ctx context.Context, id string, create bool) (*shard, err
 // batch, whatever it commits.
 const offsetsBatch = 64 << 20
 
-var offsetsConfigs = map[string]string{
-	"cleanup.policy": "compact", "segment.bytes": "104857600", "max.message.bytes": strconv.Itoa(offsetsBatch), "compression.type": "producer",
-	"flush.messages": "1",
+// offsetsConfigs are the configs of the offsets topic that are its own.
+func (b *Broker) offsetsConfigs() map[string]string {
+	return map[string]string{
+		"cleanup.policy": "compact", "segment.bytes": b.configs().value("offsets.topic.segment.bytes"),
+		"max.message.bytes": strconv.Itoa(offsetsBatch), "compression.type": "producer", "flush.messages": "1",
+	}
 }
 
 func (b *Broker) makeOffsetsTopic(ctx context.Context) error {
@@ -109,7 +112,7 @@ func (b *Broker) makeOffsetsTopic(ctx context.Context) error {
 	if b.proposer.State().TopicNamed(offsetsTopic) == nil {
 		ev := &controller.CreateTopics{Topics: []controller.NewTopic{{
 			ID: storage.NewTopicID(), Name: offsetsTopic, Partitions: int32(b.configs().number("offsets.topic.num.partitions")),
-			Replication: 1, Configs: offsetsConfigs,
+			Replication: 1, Configs: b.offsetsConfigs(),
 		}}}
 		if errs, _ := b.create(ctx, ev, false); errs[0] != nil {
 			return errs[0]

@@ -61,8 +61,8 @@ func parseOffsetKey(k []byte) (group, topic string, partition int32, ok bool) {
 	return string(k[:n]), string(k[n:last]), int32(binary.BigEndian.Uint32(k[last:])), true
 }
 
-// applied is the offset up to which the store has the log; 0 for a store of
-// another topic, or none.
+// applied is the offset up to which the store has the log: 0 for a store that is
+// empty, -1 for one of another topic or format, which is to be wiped.
 func (s *offsetStore) applied() (int64, error) {
 	v, err := s.db.Get(s.key('A'))
 	switch {
@@ -71,7 +71,7 @@ func (s *offsetStore) applied() (int64, error) {
 	case err != nil:
 		return 0, err
 	case len(v) != 25 || v[0] != storeFormat || TopicID(v[1:17]) != s.topic:
-		return 0, nil
+		return -1, nil
 	default:
 		return int64(binary.BigEndian.Uint64(v[17:])), nil
 	}
