@@ -54,14 +54,22 @@ func (c *severed) dial(ctx context.Context, network, addr string) (net.Conn, err
 	return nc, err
 }
 
-// cut is what the server sees of a member that dies.
-func (m *groupMember) cut() {
-	m.dialer.mu.Lock()
-	defer m.dialer.mu.Unlock()
-	m.dialer.off = true
-	for _, nc := range m.dialer.conns {
+// cut is what the server sees of a client that dies.
+func (c *severed) cut() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.off = true
+	for _, nc := range c.conns {
 		_ = nc.Close()
 	}
+	c.conns = nil
+}
+
+// mend lets the client come back.
+func (c *severed) mend() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.off = false
 }
 
 // join starts a member; it ends with the test.
@@ -216,7 +224,7 @@ func TestGroupOfSix(t *testing.T) {
 		dead++
 	}
 	began := time.Now()
-	members[dead].cut()
+	members[dead].dialer.cut()
 	members = append(members[:dead:dead], members[dead+1:]...)
 	share(t, members, 4, 1)
 	if took := time.Since(began); took > 2*time.Second+5*time.Second {
@@ -333,7 +341,7 @@ func TestGroupRestart(t *testing.T) {
 	id, generation := m.GroupMetadata()
 	m.cancel()
 	m.work.Wait()
-	m.cut()
+	m.dialer.cut()
 	for round := range int64(3) {
 		var acked int64
 		w := s.wire()
