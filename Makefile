@@ -32,7 +32,7 @@ SOAK ?= 10m
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help build run check fmt test unit e2e clients conformance bench fuzz soak clean lint-tool c-compiler test-tools
+.PHONY: help build run check fmt test unit e2e clients conformance bench fuzz soak clean lint-tool c-compiler test-tools conformance-tools
 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## (.*)/\1|\2/' | while IFS='|' read -r target words; do printf '  %-11s %s\n' "$$target" "$$words"; done
@@ -79,7 +79,7 @@ clients: build test-tools ## Only the Kafka clients of others, the quick ones
 	@echo "test: Kafka clients"
 	@LEAT_BIN=$(LEAT) go test -count=1 -timeout 10m ./e2e/conformance/
 
-conformance: build test-tools ## All Kafka clients of others; writes api/kafka/CLIENTS.md
+conformance: build test-tools conformance-tools ## All Kafka clients of others; writes api/kafka/CLIENTS.md
 	@LEAT_LONG=1 LEAT_BIN=$(LEAT) go test -count=1 -timeout 60m -v ./e2e/conformance/
 
 bench: build ## Benchmarks of the binary against bare loops; takes minutes
@@ -107,7 +107,7 @@ soak: ## New random seeds of the crash tests for a long while (SOAK=10m)
 	exit $$failed
 
 clean: ## Remove what was built
-	@rm -rf $(BIN) $(BROWSER)/node_modules
+	@rm -rf $(BIN) $(BROWSER)/node_modules $(CURDIR)/e2e/conformance/*/node_modules
 
 # A linter of the right version on the PATH is as good as our own.
 lint-tool:
@@ -152,6 +152,45 @@ test-tools: c-compiler $(BIN)/promtool
 		$(APT_INSTALL) "$${missing[@]}" >/dev/null; \
 	fi; \
 	[ -z "$$node" ] || $(MAKE) -s $(BROWSER_MODULES)
+
+# What the clients outside Go run on. One that cannot be had does not keep the others from running: the table then says
+# what its installation said last.
+CONFORMANCE := $(CURDIR)/e2e/conformance
+INSTALLED := $(BIN)/conformance
+
+conformance-tools:
+	@mkdir -p $(INSTALLED)
+	@missing=(); \
+	java=$$(java --version 2>/dev/null || true); java=$${java#* }; java=$${java%%.*}; \
+	[ "$${java:-0}" -ge 17 ] || missing+=(openjdk-17-jre-headless); \
+	command -v mvn >/dev/null || missing+=(maven); \
+	python3 -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3 python3-venv); \
+	if [ "$${#missing[@]}" -gt 0 ]; then \
+		echo "conformance: installing $${missing[*]}"; \
+		root=(); [ "$$(id -u)" = 0 ] || root=(sudo -n); \
+		{ "$${root[@]}" apt-get update -qq && "$${root[@]}" env DEBIAN_FRONTEND=noninteractive \
+			apt-get install -y -qq --no-install-recommends "$${missing[@]}" >/dev/null; } || echo "conformance: apt-get failed"; \
+	fi
+	@for part in platformatic python java; do \
+		log=$(INSTALLED)/$$part.log; \
+		if $(MAKE) -s $(INSTALLED)/$$part.done >"$$log" 2>&1; then rm "$$log"; else rm -f $(INSTALLED)/$$part.done; echo "conformance: no $$part"; tail -n 5 "$$log"; fi; \
+	done
+
+$(INSTALLED)/platformatic.done: $(CONFORMANCE)/platformatic/package.json $(CONFORMANCE)/platformatic/package-lock.json
+	@cd $(CONFORMANCE)/platformatic && npm ci --no-audit --no-fund --loglevel=error
+	@touch $@
+
+$(INSTALLED)/python.done: $(CONFORMANCE)/python/requirements.txt
+	@rm -rf $(INSTALLED)/python && python3 -m venv $(INSTALLED)/python
+	@$(INSTALLED)/python/bin/pip install -q --disable-pip-version-check --no-deps -r $<
+	@touch $@
+
+# ecj, a compiler for which a JRE is enough, is one of the dependencies.
+$(INSTALLED)/java.done: $(CONFORMANCE)/java/pom.xml $(CONFORMANCE)/java/Drive.java
+	@rm -rf $(INSTALLED)/java
+	@mvn -q -B -f $< dependency:copy-dependencies -DoutputDirectory=$(INSTALLED)/java/lib
+	@cd $(INSTALLED)/java && java -jar lib/ecj-*.jar -17 -nowarn -proc:none -cp "$$(printf '%s:' lib/*.jar)" -d classes $(CONFORMANCE)/java/Drive.java
+	@touch $@
 
 $(BROWSER_MODULES): $(BROWSER)/package.json $(BROWSER)/package-lock.json
 	@echo "test: npm ci in e2e/browser"

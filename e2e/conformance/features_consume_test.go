@@ -161,7 +161,7 @@ func unknownTopic(c *check) error {
 	if err == nil {
 		return fmt.Errorf("a record for an unknown topic was not refused")
 	}
-	if err := mention(err, "UNKNOWN_TOPIC", "unknown topic", "does not host this topic", "not present in metadata", "message timed out"); err != nil {
+	if err := mention(err, "UNKNOWN_TOPIC", "unknown topic", "does not host this topic", "not present in metadata", "message timed out", "failed to update metadata"); err != nil {
 		return err
 	}
 	topics, err := newOracle(c.t, addr).admin.ListTopics(c.ctx)
