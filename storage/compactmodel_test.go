@@ -189,6 +189,10 @@ func (r *compactRun) noDamage() {
 	if c.Damages > 0 {
 		r.t.Fatal(c.lines())
 	}
+	// Without the metadata the checkpoint must say where the log begins.
+	if c := check(r.t, r.fs); c.Damages > 0 {
+		r.t.Fatal(c.lines())
+	}
 }
 
 // crash cuts the power before an operation of a compaction.

@@ -50,8 +50,9 @@ type Log struct {
 		epoch     int32 // of the newest batch; noEpochBound if it is not known
 		lost      error // why nothing of the log is there, or nil
 		epochs    epochs
-		swapping  bool    // segments are being put in the place of others
-		snapshots []int64 // offsets of those of the producers, ascending. Copied on write
+		swapping  bool       // segments are being put in the place of others
+		leaving   []*segment // below the start, with files that are still there
+		snapshots []int64    // offsets of those of the producers, ascending. Copied on write
 	}
 	// users counts those who are within a method while the log is open.
 	// Adding needs mu and closed unset, so that nobody enters behind Wait.

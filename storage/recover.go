@@ -138,6 +138,9 @@ func (r *recovery) handOver() {
 		for i, f := range r.below {
 			segs[i] = f.seg
 		}
+		r.log.mu.Lock()
+		r.log.mu.leaving = slices.Clone(segs)
+		r.log.mu.Unlock()
 		r.dir.keeper.remove(r.log, segs)
 	}
 }

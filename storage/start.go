@@ -64,6 +64,7 @@ func (l *Log) shed() {
 	if n > 0 {
 		gone = l.mu.segments[:n]
 		l.mu.segments = slices.Clone(l.mu.segments[n:])
+		l.mu.leaving = slices.Concat(l.mu.leaving, gone)
 	}
 	l.mu.Unlock()
 	if wait {
@@ -170,8 +171,16 @@ func (k *keeper) removeOne(r removal) (trash []string, err error) {
 		if err != nil {
 			return trash, err
 		}
+		r.log.left(s)
 	}
 	return trash, nil
+}
+
+// left says that the files of a segment that has left the log are gone, too.
+func (l *Log) left(s *segment) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.mu.leaving = slices.DeleteFunc(l.mu.leaving, func(o *segment) bool { return o == s })
 }
 
 // discardSegment moves one segment's files into the trash.

@@ -49,7 +49,7 @@ type rewrite struct {
 }
 
 // beginRewrite notes durably that a generation is being written which no
-// segment of the log has.
+// segment of the log has, nor one that has left it and waits for its removal.
 func (l *Log) beginRewrite() (*rewrite, error) {
 	rw := &rewrite{log: l}
 	if len(l.replaced) > 0 {
@@ -72,13 +72,13 @@ func (l *Log) beginRewrite() (*rewrite, error) {
 	return rw, err
 }
 
-// freeGeneration is one that no segment of the log has.
+// freeGeneration is one of which no file is there but of a rewriting that failed.
 func (l *Log) freeGeneration() uint32 {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	used := make(map[uint32]bool, len(l.mu.segments))
 	var gen uint32
-	for _, s := range l.mu.segments {
+	for _, s := range slices.Concat(l.mu.segments, l.mu.leaving) {
 		used[s.gen] = true
 		gen = max(gen, s.gen)
 	}
