@@ -213,7 +213,9 @@
 //     had, each log that has grown since the checkpoint is synced.
 //   - Segments in front of the one that has the start are not looked at.
 //   - A segment that begins within a sealed one, whose .log has the size in the
-//     seal, is none of the log's and goes to quarantine/.
+//     seal, is none of the log's and goes to quarantine/; so it is where the seals
+//     are damaged or missing and the batches reach to where a later one begins.
+//     Where they end within another one, what both have is a hole.
 //   - A sealed segment whose .log has the size in the seal is taken as it is, and
 //     verified when it is read.
 //   - Another one is scanned from the checkpoint's position, or from its

@@ -27,6 +27,7 @@ type found struct {
 	sealed bool
 	whole  bool // both index files have it
 	torn   bool // an index file has something in it, but not its header
+	grows  bool // an index file is of a segment that has not ended, or is new
 	// odd is why what has the name of the .log is none; nil if it may be.
 	odd error
 }
@@ -275,8 +276,7 @@ func (r *recovery) list() error {
 		}
 	}
 	slices.SortFunc(r.found, func(a, b found) int { return cmp.Compare(a.seg.base, b.seg.base) })
-	r.leaveInner(names)
-	return nil
+	return r.leaveInner(names)
 }
 
 // removeOrphans removes index files that have no .log, once it is sure that no

@@ -105,7 +105,10 @@ func (r *recovery) scanSegment(i int, bound, next int64) error {
 		}
 	}
 	if i+1 < len(r.found) && end.next > next && bound >= next {
-		return &CorruptError{Path: s.logPath(), Pos: end.pos, Err: fmt.Errorf("the segment ends at offset %d, the next one begins at %d", end.next, next)}
+		var err error
+		if end, err = r.overlap(f, next); err != nil {
+			return err
+		}
 	}
 	s.allocated = f.size
 	r.dir.slack.Add(s.allocated - s.size)
@@ -183,6 +186,30 @@ func (r *recovery) scanOver(f *found, h *handle, accuser *witness, bound, next i
 		err = r.changed(h, s, said.point, seen.crc^said.crc)
 	}
 	return end, err
+}
+
+// overlap makes a gap of the batches of a segment from the one on that reaches past
+// the place where the next one begins: which of the two is right is not known.
+func (r *recovery) overlap(f *found, next int64) (scanned, error) {
+	s, interval, over := f.seg, r.log.config.Load().IndexInterval, false
+	h, err := r.dir.files.acquire(s)
+	if err != nil {
+		return scanned{}, err
+	}
+	defer r.dir.files.release(h)
+	s.tail, s.gaps = newTail(s.base), nil
+	end, err := scan(h, s, f.size, 0, s.base, -1, func(b record.Batch) {
+		if over = over || b.NextOffset() > next; !over {
+			s.extend(b, interval)
+		}
+	})
+	if err != nil {
+		return end, fmt.Errorf("scan %s: %w", s.logPath(), err)
+	}
+	to := point{offset: next, pos: f.size}
+	s.gaps = []gap{{from: s.summed().point, to: to, why: fmt.Errorf("the segment ends at offset %d, the next one begins at %d", end.next, next)}}
+	s.skip(to)
+	return scanned{pos: to.pos, next: to.offset}, nil
 }
 
 // said is what the checkpoint has of a segment that is read again from its
