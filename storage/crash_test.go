@@ -198,7 +198,7 @@ func proveCheckpointNames(t testing.TB, w *world) {
 		if err := d.Create([]LogName{{ID: testID}}); err != nil {
 			t.Fatal(err)
 		}
-		l := openLog(t, d, cfg)
+		l := openWhole(t, d, cfg, 0)
 		mustAppend(t, l, batchOf(t, record.None, nil, value))
 		waitDurable(t, l)
 		// The second segment begins, the first is sealed, and the power is cut
@@ -220,7 +220,7 @@ func proveCheckpointNames(t testing.TB, w *world) {
 		fs = next
 		w.fault(fs, nil)
 		d = w.openDir(t, fs)
-		if o := openLog(t, d, cfg).Offsets(); o.End != 1 {
+		if o := openWhole(t, d, cfg, 0).Offsets(); o.End != 1 {
 			t.Fatalf("after the cut: %+v", o)
 		}
 		switch end {
@@ -241,13 +241,13 @@ func proveCheckpointNames(t testing.TB, w *world) {
 			t.Fatalf("%s: check:\n%s", end, r.lines())
 		}
 		d = w.openDir(t, next)
-		l = openLog(t, d, cfg)
+		l = openWhole(t, d, cfg, 0)
 		mustAppend(t, l, batchOf(t, record.None, nil, "kept"))
 		waitDurable(t, l)
 		last := next.CrashClone(0, nil)
 		mustClose(t, d)
 		d = w.openDir(t, last)
-		if o := openLog(t, d, cfg).Offsets(); o.End != 2 {
+		if o := openWhole(t, d, cfg, 0).Offsets(); o.End != 2 {
 			t.Errorf("%s: a durable record is gone: %+v", end, o)
 		}
 		mustClose(t, d)
@@ -269,7 +269,7 @@ func proveRecoveredNames(t testing.TB, w *world) {
 		t.Fatal(err)
 	}
 	cfg := Config{SegmentBytes: 100}
-	l := openLog(t, d, cfg)
+	l := openWhole(t, d, cfg, 0)
 	mustAppend(t, l, batchOf(t, record.None, nil, strings.Repeat("a", 100)))
 	waitDurable(t, l)
 	// From here on no name becomes durable any more, and the third segment
@@ -306,7 +306,7 @@ func proveRecoveredNames(t testing.TB, w *world) {
 		return nil
 	})
 	d = w.openDir(t, fs)
-	seen := openLog(t, d, cfg).Offsets()
+	seen := openWhole(t, d, cfg, 0).Offsets()
 	cut := fs.CrashClone(0, nil)
 	close(open)
 	w.fault(fs, nil)
@@ -315,7 +315,7 @@ func proveRecoveredNames(t testing.TB, w *world) {
 		t.Fatalf("after the restart: %+v", seen)
 	}
 	d = w.openDir(t, cut)
-	if o := openLog(t, d, cfg).Offsets(); o.End < seen.Durable {
+	if o := openWhole(t, d, cfg, 0).Offsets(); o.End < seen.Durable {
 		t.Errorf("after the power cut: %+v, it was %+v", o, seen)
 	}
 	mustClose(t, d)

@@ -58,6 +58,16 @@ func openLogAt(t testing.TB, d *Dir, cfg Config, start int64) *Log {
 	return l
 }
 
+// openWhole is openLogAt for a log in which nothing may be missing.
+func openWhole(t testing.TB, d *Dir, cfg Config, start int64) *Log {
+	t.Helper()
+	l := openLogAt(t, d, cfg, start)
+	if l.Fenced() {
+		t.Fatalf("the log has holes: %+v", l.Holes())
+	}
+	return l
+}
+
 // batchOf builds a batch of records with the given values; timestamps are
 // those of times, or 1000 where there are none.
 func batchOf(t testing.TB, codec record.Codec, times []int64, values ...string) record.Batch {

@@ -48,7 +48,7 @@ func proveCreated(t testing.TB, w *world) {
 func proveRemoved(t testing.TB, w *world) {
 	fs := w.disk()
 	d := w.openDir(t, fs)
-	l := openLog(t, d, Config{SegmentBytes: 100})
+	l := openWhole(t, d, Config{SegmentBytes: 100}, 0)
 	for range 4 {
 		mustAppend(t, l, batchOf(t, record.None, nil, strings.Repeat("v", 100)))
 	}
@@ -76,7 +76,7 @@ func proveCheckpoint(t testing.TB, w *world) {
 		if err := d.Create([]LogName{{ID: testID, Topic: "orders"}}); err != nil {
 			t.Fatal(err)
 		}
-		l := openLog(t, d, Config{SegmentBytes: 100})
+		l := openWhole(t, d, Config{SegmentBytes: 100}, 0)
 		one := func() {
 			mustAppend(t, l, batchOf(t, record.None, nil, strings.Repeat("v", 100)))
 			waitDurable(t, l)
@@ -121,7 +121,7 @@ func proveCleanStop(t testing.TB, w *world) {
 				t.Fatal(err)
 			}
 		}
-		l := openLog(t, d, Config{})
+		l := openWhole(t, d, Config{}, 0)
 		mustAppend(t, l, batchOf(t, record.None, nil, "v"))
 		waitDurable(t, l)
 		again := w.openDir(t, w.reopened(fs.CrashClone(0, nil)))
@@ -202,7 +202,7 @@ func proveKilled(t testing.TB, w *world) {
 		if err := d.Create(names); err != nil {
 			t.Fatal(err)
 		}
-		l := openLog(t, d, lazyConfig)
+		l := openWhole(t, d, lazyConfig, 0)
 		var m model
 		for range n {
 			b := batchOf(t, record.None, nil, strings.Repeat("v", 300))
@@ -211,11 +211,11 @@ func proveKilled(t testing.TB, w *world) {
 		}
 		w.kill(fs, d)
 		d = w.openDir(t, fs)
-		o := openLogAt(t, d, lazyConfig, 0).Offsets()
+		o := openWhole(t, d, lazyConfig, 0).Offsets()
 		left := w.reopened(fs.CrashClone(0, nil))
 		mustClose(t, d)
 		d = w.openDir(t, left)
-		l = openLog(t, d, lazyConfig)
+		l = openWhole(t, d, lazyConfig, 0)
 		if o.End != int64(n) || o.Durable != o.End || l.Offsets().End != o.End {
 			t.Fatalf("appended %d, after kill -9 %+v, after a power cut %+v", n, o, l.Offsets())
 		}
@@ -229,7 +229,7 @@ func proveRebuilt(t testing.TB, w *world) {
 	fs := w.disk()
 	cfg := Config{SegmentBytes: 2000, IndexInterval: 1}
 	d := w.openDir(t, fs)
-	l := openLog(t, d, cfg)
+	l := openWhole(t, d, cfg, 0)
 	for range 20 {
 		mustAppend(t, l, batchOf(t, record.None, nil, strings.Repeat("v", 300)))
 	}
@@ -242,7 +242,7 @@ func proveRebuilt(t testing.TB, w *world) {
 	rebuilt := func(fs *disk.Mem) (float64, *disk.Mem) {
 		reg := prometheus.NewRegistry()
 		d := w.openDir(t, fs, func(o *Options) { o.Registerer = reg })
-		readAll(t, openLog(t, d, cfg), 3, 4, 1)
+		readAll(t, openWhole(t, d, cfg, 0), 3, 4, 1)
 		left := w.reopened(fs.CrashClone(0, nil))
 		mustClose(t, d)
 		return gathered(t, reg, "indexes_rebuilt_total"), left
@@ -260,7 +260,7 @@ func proveSealOrder(t testing.TB, w *world) {
 	fs := w.disk()
 	cfg := Config{SegmentBytes: 100, FlushMessages: 1 << 40}
 	d := w.openDir(t, fs)
-	l := openLog(t, d, cfg)
+	l := openWhole(t, d, cfg, 0)
 	for range 6 {
 		mustAppend(t, l, batchOf(t, record.None, nil, strings.Repeat("v", 100)))
 	}
@@ -268,7 +268,7 @@ func proveSealOrder(t testing.TB, w *world) {
 	for seed := range uint64(40) {
 		left := w.reopened(fs.CrashClone(0.5, rand.New(rand.NewPCG(seed, 0))))
 		again := w.openDir(t, left)
-		openLog(t, again, cfg)
+		openWhole(t, again, cfg, 0)
 		mustClose(t, again)
 	}
 	mustClose(t, d)
@@ -280,7 +280,7 @@ func proveSealed(t testing.TB, w *world) {
 	fs := w.disk()
 	cfg := Config{SegmentBytes: 2000, IndexInterval: 1}
 	d := w.openDir(t, fs)
-	l := openLog(t, d, cfg)
+	l := openWhole(t, d, cfg, 0)
 	for range 20 {
 		mustAppend(t, l, batchOf(t, record.None, nil, strings.Repeat("v", 300)))
 	}
@@ -298,7 +298,7 @@ func proveSealed(t testing.TB, w *world) {
 		return nil
 	})
 	d = w.openDir(t, left)
-	openLog(t, d, cfg)
+	openWhole(t, d, cfg, 0)
 	mustClose(t, d)
 	if n := reads.Load(); n > 0 {
 		t.Fatalf("sealed segments were read %d times", n)
@@ -311,7 +311,7 @@ func proveOrphans(t testing.TB, w *world) {
 	fs := w.disk()
 	cfg := Config{SegmentBytes: 100}
 	d := w.openDir(t, fs)
-	l := openLog(t, d, cfg)
+	l := openWhole(t, d, cfg, 0)
 	for range 3 {
 		mustAppend(t, l, batchOf(t, record.None, nil, strings.Repeat("v", 100)))
 	}
@@ -319,12 +319,12 @@ func proveOrphans(t testing.TB, w *world) {
 	remove(t, fs, path.Join("/data", cleanName), checkpointSlot("/data", 0), checkpointSlot("/data", 1),
 		l.path+"/"+segmentName(1, 0)+logSuffix, l.path+"/"+segmentName(2, 0)+logSuffix)
 	d = w.openDir(t, fs)
-	l = openLog(t, d, Config{FlushMessages: 1 << 40})
+	l = openWhole(t, d, Config{FlushMessages: 1 << 40}, 0)
 	mustAppend(t, l, batchOf(t, record.None, nil, "short"))
 	for seed := range uint64(40) {
 		left := w.reopened(fs.CrashClone(0.5, rand.New(rand.NewPCG(seed, 0))))
 		again := w.openDir(t, left)
-		if o := openLog(t, again, cfg).Offsets(); o.End != 1 && o.End != 2 {
+		if o := openWhole(t, again, cfg, 0).Offsets(); o.End != 1 && o.End != 2 {
 			t.Fatalf("the log is %+v", o)
 		}
 		mustClose(t, again)
@@ -350,7 +350,7 @@ func proveTorn(t testing.TB, w *world) {
 	for _, more := range []bool{false, true} {
 		fs := w.disk()
 		d := w.openDir(t, fs)
-		l := openLog(t, d, lazyConfig)
+		l := openWhole(t, d, lazyConfig, 0)
 		for range 3 { // two in the first segment
 			mustAppend(t, l, batchOf(t, record.None, nil, strings.Repeat("v", 300)))
 		}
@@ -367,7 +367,7 @@ func proveTorn(t testing.TB, w *world) {
 		setFile(t, fs, stem+logSuffix, p)
 
 		d = w.openDir(t, fs)
-		l = openLog(t, d, scriptConfig)
+		l = openWhole(t, d, scriptConfig, 0)
 		if o := l.Offsets(); o.End != 1 {
 			t.Fatalf("torn: %+v", o)
 		}
@@ -380,7 +380,7 @@ func proveTorn(t testing.TB, w *world) {
 		left := w.reopened(fs.CrashClone(0, nil))
 		mustClose(t, d)
 		d = w.openDir(t, left)
-		if o := openLog(t, d, scriptConfig).Offsets(); o.End != end {
+		if o := openWhole(t, d, scriptConfig, 0).Offsets(); o.End != end {
 			t.Fatalf("the log ended at %d, after a power cut %+v", end, o)
 		}
 		mustClose(t, d)
@@ -394,7 +394,7 @@ func proveGone(t testing.TB, w *world) {
 	if err := d.Create([]LogName{{ID: testID, Topic: "orders"}, {ID: goneID, Topic: "gone"}}); err != nil {
 		t.Fatal(err)
 	}
-	l := openLog(t, d, Config{})
+	l := openWhole(t, d, Config{}, 0)
 	if err := d.Remove(l); err != nil {
 		t.Fatal(err)
 	}
@@ -408,7 +408,7 @@ func proveGone(t testing.TB, w *world) {
 func proveBegun(t testing.TB, w *world) {
 	fs := w.disk()
 	d := w.openDir(t, fs)
-	l := openLog(t, d, Config{})
+	l := openWhole(t, d, Config{}, 0)
 	mustAppend(t, l, batchOf(t, record.None, nil, "v"))
 	waitDurable(t, l)
 	left := w.reopened(fs.CrashClone(0, nil))
@@ -417,7 +417,7 @@ func proveBegun(t testing.TB, w *world) {
 		t.Fatalf("%s says %q", partitionFile, p)
 	}
 	d = w.openDir(t, left)
-	if o := openLog(t, d, Config{}).Offsets(); o.End != 1 {
+	if o := openWhole(t, d, Config{}, 0).Offsets(); o.End != 1 {
 		t.Fatalf("after a power cut: %+v", o)
 	}
 	mustClose(t, d)

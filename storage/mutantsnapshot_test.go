@@ -17,7 +17,7 @@ func proveSnapshot(t testing.TB, w *world) {
 	fs := w.disk()
 	cfg := Config{SegmentBytes: 100}
 	d := w.openDir(t, fs)
-	l := openLog(t, d, cfg)
+	l := openWhole(t, d, cfg, 0)
 	sent := withProducer(batchOf(t, record.None, nil, strings.Repeat("p", 100)), 7, 0, 0)
 	mustAppend(t, l, sent)
 	for range 4 {
@@ -43,7 +43,7 @@ func proveSnapshot(t testing.TB, w *world) {
 	mustClose(t, d)
 	for i, left := range cuts {
 		d := w.openDir(t, w.reopened(left))
-		l := openLogAt(t, d, cfg, 4)
+		l := openWhole(t, d, cfg, 4)
 		if at := mustAppend(t, l, sent); !at.Duplicate || at.Base != 0 {
 			t.Fatalf("cut %d: a batch that was deleted is taken again: %+v", i, at)
 		}
@@ -56,7 +56,7 @@ func proveSnapshot(t testing.TB, w *world) {
 func proveStale(t testing.TB, w *world) {
 	fs := w.disk()
 	d := w.openDir(t, fs)
-	l := openLog(t, d, Config{})
+	l := openWhole(t, d, Config{}, 0)
 	mustAppend(t, l, batchOf(t, record.None, nil, "v"))
 	kept := l.Size()
 	lost := withProducer(batchOf(t, record.None, nil, "p"), 7, 0, 0)
@@ -71,14 +71,14 @@ func proveStale(t testing.TB, w *world) {
 	remove(t, fs, path.Join("/data", cleanName), checkpointSlot("/data", 0), checkpointSlot("/data", 1))
 
 	d = w.openDir(t, fs)
-	l = openLog(t, d, Config{})
+	l = openWhole(t, d, Config{}, 0)
 	forceCheckpoint(t, d)
 	mustAppend(t, l, batchOf(t, record.None, nil, "w"))
 	waitDurable(t, l)
 	left := w.reopened(fs.CrashClone(0, nil))
 	mustClose(t, d)
 	d = w.openDir(t, left)
-	if at := mustAppend(t, openLog(t, d, Config{}), lost); at.Duplicate {
+	if at := mustAppend(t, openWhole(t, d, Config{}, 0), lost); at.Duplicate {
 		t.Fatalf("a batch that was lost is said to be there: %+v", at)
 	}
 	mustClose(t, d)

@@ -14,13 +14,13 @@ import (
 func proveOrphanLog(t testing.TB, w *world) {
 	fs := w.disk()
 	d := w.openDir(t, fs)
-	l := openLog(t, d, Config{})
+	l := openWhole(t, d, Config{}, 0)
 	mustAppend(t, l, batchOf(t, record.None, nil, "v"))
 	mustClose(t, d)
 	name := path.Join(l.path, segmentName(0, 5)+logSuffix)
 	setFile(t, fs, name, []byte("somebody's"))
 	d = w.openDir(t, fs)
-	openLog(t, d, Config{})
+	openWhole(t, d, Config{}, 0)
 	if _, err := fs.Stat(name); err == nil {
 		t.Fatal("it is still there")
 	}
@@ -46,7 +46,7 @@ func proveSwap(t testing.TB, w *world) {
 			again := &cutter{promise: left.promise}
 			w.fault(left.fs, again.before(left.fs, keep))
 			judgeSwap(t, w, left, want)
-			for i := left.n % 11; i < len(again.cuts); i += 11 {
+			for i := left.n % 43; i < len(again.cuts); i += 43 {
 				twice := again.cuts[i]
 				w.fault(twice.fs, nil)
 				judgeSwap(t, w, twice, want)
@@ -62,7 +62,7 @@ func (c *cutter) before(fs *disk.Mem, keep float64) func(disk.Op) error {
 	return func(op disk.Op) error {
 		switch {
 		case op.Kind == disk.OpSyncDir && keep > 0:
-			c.at(fs, slices.Repeat([]float64{keep}, 8))
+			c.at(fs, slices.Repeat([]float64{keep}, 4))
 		case op.Kind.Changes():
 			c.at(fs, []float64{keep})
 		}
@@ -76,7 +76,7 @@ func judgeSwap(t testing.TB, w *world, left cut, want []record.Batch) {
 		t.Fatalf("cut before operation %d:\n%s", left.n, r.lines())
 	}
 	d := w.openDir(t, left.fs)
-	l := openLog(t, d, Config{})
+	l := openWhole(t, d, Config{}, 0)
 	m := model{batches: want}
 	m.check(t, l, rand.New(rand.NewPCG(1, 1)))
 	if gen := l.mu.segments[0].gen; left.promise.gone && gen == 0 {

@@ -273,7 +273,7 @@ func (s *script) judge(t testing.TB, left cut, batches []record.Batch, c *cutter
 		t.Fatal(err)
 	}
 	checkAside(t, fs, p)
-	l := openLogAt(t, d, s.cfg, p.start)
+	l := openWhole(t, d, s.cfg, p.start)
 	o := l.Offsets()
 	if o.Start != p.start || o.End < p.was.Durable || left.keep == 1 && o.End < p.was.End || o.Durable != o.End {
 		t.Fatalf("the log is %+v", o)

@@ -10,7 +10,7 @@ import (
 
 // TestSoak searches for seeds that break a proof; see make soak.
 func TestSoak(t *testing.T) {
-	disktest.Soak(t, modelProof, compactProof, scriptSoak, optionsProof, lyingProof, mutantSoak)
+	disktest.Soak(t, modelProof, compactProof, scriptSoak, optionsProof, lyingProof, orderProof, mutantSoak)
 }
 
 // TestCrashTwice proves what TestCrashEverywhere does for second cuts that a

@@ -195,7 +195,7 @@ func proveTruncated(t testing.TB, w *world) {
 	left := fs.CrashClone(0, nil)
 	_ = d.Close()
 	d = w.openDir(t, w.reopened(left))
-	l = openLog(t, d, startConfig)
+	l = openWhole(t, d, startConfig, 0)
 	r.check(t, l, rand.New(rand.NewPCG(1, 1)))
 	mustClose(t, d)
 }
@@ -287,7 +287,7 @@ func (c *cutLog) judge(t testing.TB, what string) {
 		t.Fatalf("%s:\n%s", what, found.lines())
 	}
 	d := (&world{}).openDir(t, c.fs)
-	l := openLogAt(t, d, startConfig, c.longest.start)
+	l := openWhole(t, d, startConfig, c.longest.start)
 	end := l.Offsets().End
 	if end < c.least || end > c.longest.end() {
 		t.Fatalf("%s: the log ends at %d, want %d to %d", what, end, c.least, c.longest.end())
