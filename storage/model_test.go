@@ -22,8 +22,8 @@ var modelProof = disktest.Proof{Name: "TestModel", Short: 60, Body: func(t testi
 }}
 
 // TestModel proves that whatever is appended, and however often the start is
-// raised, the end cut, the process restarted or the power off, the log has the
-// same batches in the same order as a plain slice: all that was durable and not
+// raised, the end cut, a batch damaged and the log repaired, the process restarted
+// or killed, or the power off, the log has the same batches in the same order as a plain slice: all that was durable and not
 // deleted, and of the rest a prefix; and knows where each epoch ends. Check finds
 // no damage in what a crash leaves.
 func TestModel(t *testing.T) { disktest.Run(t, modelProof) }
@@ -102,8 +102,12 @@ func (r *modelRun) run(steps int) {
 		case n < 88:
 			r.cfg = r.randomConfig()
 			r.log.SetConfig(r.cfg)
-		case n < 93:
+		case n < 91:
 			r.restart()
+		case n < 92:
+			r.damage()
+		case n < 95:
+			r.kill()
 		default:
 			r.crash()
 		}
@@ -262,7 +266,7 @@ func (r *modelRun) restart() {
 	if r.dir.Unclean() {
 		r.t.Fatal("a clean stop was followed by an unclean start")
 	}
-	r.log = openLogAt(r.t, r.dir, r.cfg, r.model.start)
+	r.log = openWhole(r.t, r.dir, r.cfg, r.model.start)
 	r.forgetProducers(r.model.end())
 	r.model.check(r.t, r.log, r.rng)
 	if o := r.log.Offsets(); o.Durable != o.End {
@@ -287,7 +291,7 @@ func (r *modelRun) crash() {
 		r.t.Fatalf("after a crash:\n%s", c.lines())
 	}
 	r.open()
-	r.log = openLogAt(r.t, r.dir, r.cfg, r.model.start)
+	r.log = openWhole(r.t, r.dir, r.cfg, r.model.start)
 	end := r.log.Offsets().End
 	if end < was.Durable || end > r.model.end() {
 		r.t.Fatalf("after a crash the log ends at %d, durable was %d, appended %d", end, was.Durable, r.model.end())
