@@ -5,6 +5,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"path"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -115,5 +116,102 @@ func TestClockJumps(t *testing.T) {
 			m.check(t, l, rand.New(rand.NewPCG(1, 1)))
 			mustClose(t, d)
 		}
+	}
+}
+
+// TestLargestBatches proves that a batch of exactly max.message.bytes is taken
+// and one of a byte more is not, in segments of any size, and that a record of 10
+// MiB comes back whole, by its offset and its time, also after a crash.
+func TestLargestBatches(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		segment int64
+		limit   int
+	}{{1, defaultMaxBatchBytes}, {maxSegmentBytes, defaultMaxBatchBytes}, {1 << 30, 11 << 20}} {
+		fs := disk.NewMem()
+		cfg := Config{SegmentBytes: c.segment, MaxBatchBytes: c.limit, IndexInterval: 1, TimestampAfter: math.MaxInt64}
+		d := openDir(t, fs)
+		l := openLog(t, d, cfg)
+		var m model
+		for i, more := range []int{0, 1, -1 << 10} {
+			b := batchOfSize(t, c.limit+more, int64(1000+i))
+			_, err := l.Append(Append{Batch: b})
+			var large *TooLargeError
+			switch {
+			case more <= 0 && err == nil:
+				m.add(b)
+			case more > 0 && errors.As(err, &large) && large.Size == len(b) && large.Max == c.limit:
+			default:
+				t.Fatalf("%d bytes of %d: %v", len(b), c.limit, err)
+			}
+		}
+		waitDurable(t, l)
+		if n := l.Segments(); (n == 2) != (c.segment == 1) {
+			t.Errorf("segments of %d bytes: there are %d", c.segment, n)
+		}
+		left := fs.CrashClone(0, nil)
+		mustClose(t, d)
+		for _, fs := range []*disk.Mem{fs, left} {
+			d = openDir(t, fs)
+			l = openWhole(t, d, cfg, 0)
+			if err := sameBatches(readAll(t, l, 0, 2, 1), m.batches); err != nil {
+				t.Errorf("segments of %d bytes: %v", c.segment, err)
+			}
+			if at, ts, err := l.FindTime(1001, 2); at != 1 || ts != 1002 || err != nil {
+				t.Errorf("the second is at %d with time %d, %v", at, ts, err)
+			}
+			mustClose(t, d)
+		}
+	}
+}
+
+// batchOfSize is a batch of one record and exactly so many bytes.
+func batchOfSize(t *testing.T, size int, ts int64) record.Batch {
+	t.Helper()
+	for value := size - 100; ; {
+		b := batchOf(t, record.None, []int64{ts}, strings.Repeat("v", value))
+		if len(b) == size {
+			return b
+		}
+		value += size - len(b)
+	}
+}
+
+// TestLargestSegment proves on a real disk that a segment grows up to the
+// largest position that its index can name, and no further, and that what lies at
+// its end is found, also after a restart. It writes 2 GiB.
+func TestLargestSegment(t *testing.T) {
+	if !long() {
+		t.Skip("only in the long form: it writes 2 GiB")
+	}
+	dir := t.TempDir()
+	open := func() (*Dir, *Log) {
+		d := openDir(t, unsynced{disk.OS}, func(o *Options) { o.Path = dir })
+		return d, openLog(t, d, Config{SegmentBytes: math.MaxInt64, MaxBatchBytes: 9 << 20, TimestampAfter: math.MaxInt64})
+	}
+	d, l := open()
+	value := strings.Repeat("v", 8<<20)
+	var size, end int64
+	for l.Segments() == 1 {
+		b := batchOf(t, record.None, []int64{1000 + end}, value)
+		size = int64(len(b))
+		mustAppend(t, l, b)
+		end = l.Offsets().End
+	}
+	if first := l.mu.segments[0].size; first > maxSegmentBytes || first <= maxSegmentBytes-size {
+		t.Errorf("the first segment has %d bytes, the largest batches %d", first, size)
+	}
+	settled(t, l)
+	mustClose(t, d)
+	for range 2 {
+		d, l = open()
+		for offset := end - 3; offset < end; offset++ {
+			b := readAll(t, l, offset, offset+1, 1)
+			at, ts, err := l.FindTime(1000+offset, end)
+			if b[0].BaseOffset() != offset || at != offset || ts != 1000+offset || err != nil {
+				t.Errorf("offset %d: %d; its time is at %d, %v", offset, b[0].BaseOffset(), at, err)
+			}
+		}
+		mustClose(t, d)
 	}
 }
