@@ -5,6 +5,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"leat/api"
 	"leat/broker"
 )
 
@@ -12,7 +13,8 @@ import (
 //
 // A partition for which nothing was committed has the offset -1 and no error,
 // and so has every partition of a group that does not exist. Only what is on
-// disk is told.
+// disk is told. A partition that is named twice is answered once. A group that is
+// named again is refused behind maxOffsetsTold offsets.
 //
 //	v2  null topics ask for all that was committed; an error for the group
 //	v5  leader epochs
@@ -26,17 +28,12 @@ import (
 func offsetFetch(ctx context.Context, c *conn, cl *call, req *kmsg.OffsetFetchRequest) kmsg.Response {
 	resp := kmsg.NewPtrOffsetFetchResponse()
 	if req.Version >= 8 {
-		for i := range req.Groups {
-			resp.Groups = append(resp.Groups, c.groupOffsets(ctx, cl, &req.Groups[i]))
-		}
+		resp.Groups = c.offsetsOfGroups(ctx, cl, req.Groups)
 		return resp
 	}
 	var queries []broker.TopicPartitions
 	if req.Topics != nil || req.Version < 2 {
-		queries = make([]broker.TopicPartitions, len(req.Topics))
-	}
-	for i := range req.Topics {
-		queries[i] = broker.TopicPartitions{Topic: req.Topics[i].Topic, Partitions: req.Topics[i].Partitions}
+		queries = partitionsOnce(len(req.Topics), func(i int) (string, []int32) { return req.Topics[i].Topic, req.Topics[i].Partitions })
 	}
 	offsets, err := c.srv.opts.Broker.FetchOffsets(ctx, c.principal, req.Group, queries)
 	if err != nil {
@@ -58,6 +55,50 @@ func offsetFetch(ctx context.Context, c *conn, cl *call, req *kmsg.OffsetFetchRe
 	return resp
 }
 
+// maxOffsetsTold is how many offsets an answer may have before a group that is
+// named again is refused: an answer must not be as many times as large as what
+// it tells as the client cares to ask.
+const maxOffsetsTold = 10_000
+
+func (c *conn) offsetsOfGroups(ctx context.Context, cl *call, groups []kmsg.OffsetFetchRequestGroup) (all []kmsg.OffsetFetchResponseGroup) {
+	told, named := 0, map[string]bool{}
+	for i := range groups {
+		in := &groups[i]
+		if named[in.Group] && told >= maxOffsetsTold {
+			out := kmsg.NewOffsetFetchResponseGroup()
+			out.Group, out.ErrorCode = in.Group, cl.refuse(api.KafkaInvalidRequest)
+			all = append(all, out)
+			continue
+		}
+		named[in.Group] = true
+		out := c.groupOffsets(ctx, cl, in)
+		for j := range out.Topics {
+			told += len(out.Topics[j].Partitions)
+		}
+		all = append(all, out)
+	}
+	return all
+}
+
+// partitionsOnce are the partitions of n topics of a request, each once. It is
+// not nil.
+func partitionsOnce(n int, at func(i int) (topic string, partitions []int32)) []broker.TopicPartitions {
+	seen := map[topicPartition]bool{}
+	out := make([]broker.TopicPartitions, 0, n)
+	for i := range n {
+		topic, partitions := at(i)
+		q := broker.TopicPartitions{Topic: topic}
+		for _, p := range partitions {
+			if named := (topicPartition{topic, p}); !seen[named] {
+				seen[named] = true
+				q.Partitions = append(q.Partitions, p)
+			}
+		}
+		out = append(out, q)
+	}
+	return out
+}
+
 // unknownOffsets answers each partition with the error of the group, which has
 // no place of its own in version 1.
 func unknownOffsets(queries []broker.TopicPartitions, err error) []broker.CommittedOffset {
@@ -76,10 +117,7 @@ func (c *conn) groupOffsets(ctx context.Context, cl *call, in *kmsg.OffsetFetchR
 	out.Group = in.Group
 	var queries []broker.TopicPartitions
 	if in.Topics != nil {
-		queries = make([]broker.TopicPartitions, len(in.Topics))
-	}
-	for i := range in.Topics {
-		queries[i] = broker.TopicPartitions{Topic: in.Topics[i].Topic, Partitions: in.Topics[i].Partitions}
+		queries = partitionsOnce(len(in.Topics), func(i int) (string, []int32) { return in.Topics[i].Topic, in.Topics[i].Partitions })
 	}
 	offsets, err := c.srv.opts.Broker.FetchOffsets(ctx, c.principal, in.Group, queries)
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 // FindCoordinator (key 10), versions 0 to 4.
 //
 // The coordinator of a group is the node that has its partition of the offsets
-// topic.
+// topic. A key that is named twice is answered once.
 //
 //	v1  coordinator type, error text
 //	v3  flexible
@@ -30,7 +30,7 @@ func findCoordinator(ctx context.Context, c *conn, cl *call, req *kmsg.FindCoord
 		resp.ErrorCode, resp.ErrorMessage, resp.NodeID, resp.Host, resp.Port = out.ErrorCode, out.ErrorMessage, out.NodeID, out.Host, out.Port
 		return resp
 	}
-	for _, key := range req.CoordinatorKeys {
+	for _, key := range once(req.CoordinatorKeys) {
 		resp.Coordinators = append(resp.Coordinators, c.coordinator(ctx, cl, req.CoordinatorType, key))
 	}
 	return resp

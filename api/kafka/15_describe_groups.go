@@ -10,7 +10,8 @@ import (
 )
 
 // DescribeGroups (key 15), versions 0 to 6. A group that does not exist is Dead,
-// without an error before version 6.
+// without an error before version 6. A group that is named twice is answered
+// once.
 //
 //	v3  authorized operations (KIP-430)
 //	v4  static members
@@ -18,7 +19,7 @@ import (
 //	v6  GROUP_ID_NOT_FOUND, error text
 func describeGroups(ctx context.Context, c *conn, cl *call, req *kmsg.DescribeGroupsRequest) kmsg.Response {
 	resp := kmsg.NewPtrDescribeGroupsResponse()
-	for _, d := range c.srv.opts.Broker.DescribeGroups(ctx, c.principal, req.Groups) {
+	for _, d := range c.srv.opts.Broker.DescribeGroups(ctx, c.principal, once(req.Groups)) {
 		out := kmsg.NewDescribeGroupsResponseGroup()
 		out.Group, out.State, out.ProtocolType, out.Protocol = d.ID, d.State, d.ProtocolType, d.Protocol
 		if req.Version >= 6 || !errors.Is(d.Err, broker.ErrUnknownGroup) {

@@ -13,7 +13,8 @@ import (
 //
 // The topics can be used when the answer arrives. -1 partitions or replicas
 // mean the server's default, in all versions. A name that stands twice in a
-// request is refused each time and not made.
+// request is refused each time and not made, and so is every topic of a request
+// with more than maxTopicsMade, because the answer tells each one's configs.
 //
 //	v4  -1 for partitions and replication factor (KIP-464)
 //	v5  flexible; the answer tells partitions, replication factor and configs
@@ -35,7 +36,10 @@ func createTopics(ctx context.Context, c *conn, cl *call, req *kmsg.CreateTopics
 		out.Topic, out.NumPartitions, out.ReplicationFactor = in.Topic, -1, -1
 		resp.Topics = append(resp.Topics, out)
 		spec, err := topicSpec(in)
-		if count[in.Topic] > 1 {
+		switch {
+		case len(req.Topics) > maxTopicsMade:
+			err = fmt.Errorf("%w: %d topics in a request, at most %d are made", broker.ErrPolicyViolation, len(req.Topics), maxTopicsMade)
+		case count[in.Topic] > 1:
 			err = fmt.Errorf("%w: topic %q is in the request %d times", broker.ErrInvalidRequest, in.Topic, count[in.Topic])
 		}
 		if err != nil {
@@ -57,6 +61,9 @@ func createTopics(ctx context.Context, c *conn, cl *call, req *kmsg.CreateTopics
 	}
 	return resp
 }
+
+// maxTopicsMade bounds the topics of one request. Kafka has such a limit, too.
+const maxTopicsMade = 5_000
 
 func createFailed(ctx context.Context, cl *call, out *kmsg.CreateTopicsResponseTopic, err error) {
 	out.ErrorCode, out.ErrorMessage = cl.code(ctx, err), message(err)

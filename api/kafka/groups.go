@@ -19,6 +19,20 @@ func (cl *call) groupCode(ctx context.Context, err error) int16 {
 	return cl.code(ctx, err)
 }
 
+// once is a list of names without those that it has already: an answer must not
+// be as many times as large as what it tells as the client cares to ask.
+func once(names []string) []string {
+	seen := make(map[string]bool, min(len(names), 1024))
+	out := make([]string, 0, min(len(names), 1024))
+	for _, name := range names {
+		if !seen[name] {
+			seen[name] = true
+			out = append(out, name)
+		}
+	}
+	return out
+}
+
 // text is a nullable string with null as the empty one.
 func text(s *string) string {
 	if s == nil {

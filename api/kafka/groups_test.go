@@ -306,3 +306,56 @@ func TestOffsetsTopicOverTheDoor(t *testing.T) {
 		t.Errorf("produce: %d", code)
 	}
 }
+
+// What is named twice costs nothing twice: a group or key is answered once, a
+// partition too. Offsets of a group that is named again are told until there are
+// many.
+func TestGroupsNamedTwice(t *testing.T) {
+	d := startDoor(t, setup{configs: quick})
+	c := d.dial(t)
+	c.create("t", 2)
+	commit := kmsg.NewPtrOffsetCommitRequest()
+	commit.Group, commit.Generation = "g", -1
+	commit.Topics = []kmsg.OffsetCommitRequestTopic{{Topic: "t", Partitions: []kmsg.OffsetCommitRequestTopicPartition{{Partition: 0, Offset: 5}, {Partition: 1, Offset: 6}}}}
+	if p := ask[*kmsg.OffsetCommitResponse](c, commit, 8).Topics[0].Partitions[0]; p.ErrorCode != 0 {
+		t.Fatalf("commit: code %d", p.ErrorCode)
+	}
+	find := kmsg.NewPtrFindCoordinatorRequest()
+	find.CoordinatorKeys = []string{"g", "h", "g"}
+	if r := ask[*kmsg.FindCoordinatorResponse](c, find, 4).Coordinators; len(r) != 2 || r[0].Key != "g" || r[1].Key != "h" {
+		t.Errorf("FindCoordinator: %+v", r)
+	}
+	describe := kmsg.NewPtrDescribeGroupsRequest()
+	describe.Groups = []string{"g", "g", "h", "g"}
+	if r := ask[*kmsg.DescribeGroupsResponse](c, describe, 6).Groups; len(r) != 2 || r[0].Group != "g" || r[0].State != "Empty" || r[1].ErrorCode != 69 {
+		t.Errorf("DescribeGroups: %+v", r)
+	}
+	for v := int16(1); v <= 7; v++ {
+		fetch := kmsg.NewPtrOffsetFetchRequest()
+		fetch.Group, fetch.Topics = "g", []kmsg.OffsetFetchRequestTopic{{Topic: "t", Partitions: []int32{1, 0, 1}}, {Topic: "t", Partitions: []int32{0}}}
+		r := ask[*kmsg.OffsetFetchResponse](c, fetch, v)
+		if len(r.Topics) != 1 || len(r.Topics[0].Partitions) != 2 || r.Topics[0].Partitions[0].Offset != 6 || r.Topics[0].Partitions[1].Offset != 5 {
+			t.Errorf("OffsetFetch version %d: %+v", v, r.Topics)
+		}
+	}
+	for v := int16(8); v <= 9; v++ {
+		fetch := kmsg.NewPtrOffsetFetchRequest()
+		twice := kmsg.OffsetFetchRequestGroup{Group: "g"}
+		fetch.Groups = []kmsg.OffsetFetchRequestGroup{twice, {Group: "h", Topics: []kmsg.OffsetFetchRequestGroupTopic{{Topic: "t", Partitions: []int32{0, 0}}}}, twice}
+		r := ask[*kmsg.OffsetFetchResponse](c, fetch, v).Groups
+		if len(r) != 3 || len(r[0].Topics[0].Partitions) != 2 || len(r[1].Topics[0].Partitions) != 1 || len(r[2].Topics[0].Partitions) != 2 {
+			t.Errorf("OffsetFetch version %d: %+v", v, r)
+		}
+		fetch.Groups = slices.Repeat([]kmsg.OffsetFetchRequestGroup{twice}, maxOffsetsTold/2+2)
+		for i, r := range ask[*kmsg.OffsetFetchResponse](c, fetch, v).Groups {
+			if refused := i >= maxOffsetsTold/2; (r.ErrorCode == 42) != refused || (len(r.Topics) == 0) != refused {
+				t.Fatalf("OffsetFetch version %d: group %d: %+v", v, i, r)
+			}
+		}
+	}
+	drop := kmsg.NewPtrDeleteGroupsRequest()
+	drop.Groups = []string{"g", "g", "h"}
+	if r := ask[*kmsg.DeleteGroupsResponse](c, drop, 2).Groups; len(r) != 2 || r[0].ErrorCode != 0 || r[1].ErrorCode != 69 {
+		t.Errorf("DeleteGroups: %+v", r)
+	}
+}

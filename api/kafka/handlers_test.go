@@ -1,6 +1,7 @@
 package kafka
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -251,6 +252,26 @@ func TestCreateTopics(t *testing.T) {
 	req.Topics = append(req.Topics, assigned)
 	if resp := ask[*kmsg.CreateTopicsResponse](c, req, 7); resp.Topics[0].ErrorCode != 0 || resp.Topics[0].NumPartitions != 2 {
 		t.Errorf("assigned: %+v", resp.Topics[0])
+	}
+}
+
+// A request for more topics than one answer may describe is refused for each of
+// them, and makes none.
+func TestCreateTooManyTopics(t *testing.T) {
+	c := startDoor(t, setup{}).dial(t)
+	req := kmsg.NewPtrCreateTopicsRequest()
+	for i := range maxTopicsMade + 1 {
+		topic := kmsg.NewCreateTopicsRequestTopic()
+		topic.Topic, topic.NumPartitions, topic.ReplicationFactor = fmt.Sprint("t", i), 1, 1
+		req.Topics = append(req.Topics, topic)
+	}
+	for i, r := range ask[*kmsg.CreateTopicsResponse](c, req, 7).Topics {
+		if r.ErrorCode != 44 || r.ErrorMessage == nil {
+			t.Fatalf("topic %d: %+v", i, r)
+		}
+	}
+	if r := ask[*kmsg.MetadataResponse](c, kmsg.NewPtrMetadataRequest(), 9); len(r.Topics) != 0 {
+		t.Errorf("%d topics", len(r.Topics))
 	}
 }
 
