@@ -29,10 +29,11 @@ UNRACED := TestFetchPathAllocations|TestIdleMemory|TestRewriteAllocates
 UNCACHED := $(if $(CI),-count=1)
 FUZZTIME ?= 10s
 SOAK ?= 10m
+FRAMES ?= 10m
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help build run check fmt test unit e2e clients conformance bench fuzz soak clean lint-tool c-compiler test-tools conformance-tools
+.PHONY: help build run check fmt test unit e2e clients conformance bench fuzz frames soak clean lint-tool c-compiler test-tools conformance-tools
 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## (.*)/\1|\2/' | while IFS='|' read -r target words; do printf '  %-11s %s\n' "$$target" "$$words"; done
@@ -94,6 +95,10 @@ fuzz: ## Every fuzz target for a short while (FUZZTIME=10s)
 			go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) "$$package"; \
 		done; \
 	done
+
+# `make test` has 5 s of it with a fixed seed; here each run has another, which it says, and LEAT_SEED repeats one.
+frames: build ## Spoiled frames of every API at the Kafka door of the binary for a long while (FRAMES=10m)
+	@LEAT_FRAMES=$(FRAMES) LEAT_BIN=$(LEAT) go test -count=1 -timeout 0 -v -run '^TestFuzzedFrames$$' ./e2e/
 
 # A failing seed is written to testdata/seeds of its package, which CI runs every time. Commit it with the fix.
 soak: ## New random seeds of the crash tests for a long while (SOAK=10m)
