@@ -106,8 +106,6 @@ func (r *modelRun) run(steps int) {
 			r.restart()
 		case n < 92:
 			r.damage()
-		case n < 95:
-			r.kill()
 		default:
 			r.crash()
 		}
@@ -274,15 +272,60 @@ func (r *modelRun) restart() {
 	}
 }
 
-// crash cuts the power at this moment, or within the next operations on the
-// file system, and opens what is left.
+// damage changes a batch on the disk while nothing runs. What is in front of it
+// is read as ever; a repair gives it up, and more behind it maybe, which is cut
+// off.
+func (r *modelRun) damage() {
+	kept := r.model.kept()
+	if len(kept) == 0 {
+		return
+	}
+	b := kept[r.rng.IntN(len(kept))]
+	at := b.BaseOffset()
+	if at < r.model.start {
+		return // what is left of it is read as a whole
+	}
+	mustClose(r.t, r.dir)
+	hurt(r.t, r.fs, b)
+	r.open()
+	r.log = openLogAt(r.t, r.dir, r.cfg, r.model.start)
+	if _, err := r.log.Read(at, 1, r.model.end()); !errors.Is(err, ErrCorrupt) {
+		r.t.Fatalf("offset %d was damaged, and is read: %v", at, err)
+	}
+	if at > r.model.start {
+		front := model{batches: r.model.batches, start: r.model.start}
+		front.cutAt(at)
+		if err := sameBatches(readAll(r.t, r.log, front.start, at, 1<<20), front.kept()); err != nil {
+			r.t.Fatalf("in front of offset %d, which is damaged: %v", at, err)
+		}
+	}
+	done, err := r.log.Repair(r.t.Context())
+	if err != nil || len(done.Holes) != 1 || done.Holes[0].From != at {
+		r.t.Fatalf("offset %d was damaged: repaired %+v, %v", at, done, err)
+	}
+	if err := r.log.Truncate(r.t.Context(), at); err != nil {
+		r.t.Fatal(err)
+	}
+	r.model.cutAt(at)
+	r.forgetProducers(r.model.end())
+	r.model.check(r.t, r.log, r.rng)
+}
+
+// crash cuts the power, or ends the process as kill -9 does, at this moment or
+// within the next operations on the file system, and opens what is left. After a
+// kill that is all there was, and as durable as it was.
 func (r *modelRun) crash() {
 	r.counts.Crashes.Add(1)
 	keep := []float64{0, 0.1, 0.5, 0.9, 1}[r.rng.IntN(5)]
+	leave := func(rng *rand.Rand) *disk.Mem { return r.fs.CrashClone(keep, rng) }
+	if r.rng.IntN(3) == 0 {
+		keep = 1
+		leave = func(*rand.Rand) *disk.Mem { return r.fs.KillClone() }
+	}
 	was := r.log.Offsets()
-	clone := r.fs.CrashClone(keep, r.rng)
+	clone := leave(r.rng)
 	if r.rng.IntN(2) == 0 {
-		clone, was, r.model.start = r.crashWithin(keep)
+		clone, was, r.model.start = r.crashWithin(leave)
 		r.start.Store(r.model.start)
 	}
 	_ = r.dir.Close() // the old world may end as it likes
@@ -304,9 +347,9 @@ func (r *modelRun) crash() {
 	r.model.check(r.t, r.log, r.rng)
 }
 
-// crashWithin goes on until the power is cut before some operation on the
-// file system, of whichever goroutine.
-func (r *modelRun) crashWithin(keep float64) (clone *disk.Mem, was Offsets, start int64) {
+// crashWithin goes on until the end comes before some operation on the file
+// system, of whichever goroutine, and leaves what leave says.
+func (r *modelRun) crashWithin(leave func(*rand.Rand) *disk.Mem) (clone *disk.Mem, was Offsets, start int64) {
 	var mu sync.Mutex
 	left := 1 + r.rng.IntN(40)
 	rng := rand.New(rand.NewPCG(r.rng.Uint64(), 0))
@@ -315,7 +358,7 @@ func (r *modelRun) crashWithin(keep float64) (clone *disk.Mem, was Offsets, star
 		defer mu.Unlock()
 		if left--; left == 0 {
 			was, start = r.log.Offsets(), r.start.Load()
-			clone = r.fs.CrashClone(keep, rng)
+			clone = leave(rng)
 		}
 		return nil
 	}
@@ -339,7 +382,7 @@ func (r *modelRun) crashWithin(keep float64) (clone *disk.Mem, was Offsets, star
 	defer mu.Unlock()
 	if clone == nil {
 		was, start = r.log.Offsets(), r.start.Load()
-		clone = r.fs.CrashClone(keep, rng)
+		clone = leave(rng)
 	}
 	left = 0 // a call that is still on its way changes nothing
 	return clone, was, start

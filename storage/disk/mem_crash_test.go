@@ -70,7 +70,9 @@ type modelFile struct {
 
 func TestModel(t *testing.T) {
 	// Proves against a plain model that random operations read back right,
-	// that a strict crash leaves exactly what was synced, and a kill all.
+	// that a strict crash leaves exactly what was synced, and a kill all, which
+	// is as durable as before; and that what goes on changes nothing of what it
+	// goes on from.
 	for seed := range uint64(150) {
 		rng := rand.New(rand.NewPCG(seed, 2))
 		b := newBench(t)
@@ -96,8 +98,27 @@ func TestModel(t *testing.T) {
 			}
 			check(0, synced, func(f *modelFile) []byte { return f.synced })
 			check(1, names, func(f *modelFile) []byte { return f.now })
-			if rng.IntN(3) == 0 {
-				// Go on from the crash.
+			left, was := b.Mem, tree(t, b.CrashClone(1, nil))
+			switch rng.IntN(4) {
+			case 0: // Go on from a kill.
+				b.Mem = b.KillClone()
+				check(0, synced, func(f *modelFile) []byte { return f.synced })
+				check(1, names, func(f *modelFile) []byte { return f.now })
+				half := func(m *Mem) map[string]string {
+					return tree(t, m.CrashClone(0.5, rand.New(rand.NewPCG(seed, uint64(step)))))
+				}
+				if !maps.Equal(half(b.Mem), half(left)) {
+					t.Fatalf("seed %d step %d: what is half kept differs", seed, step)
+				}
+				if b.space != left.space {
+					t.Fatalf("seed %d step %d: space %+v, was %+v", seed, step, b.space, left.space)
+				}
+				defer func() {
+					if now := tree(t, left.CrashClone(1, nil)); !maps.Equal(now, was) {
+						t.Errorf("seed %d step %d: the original has changed", seed, step)
+					}
+				}()
+			case 1: // Go on from the crash.
 				b.Mem = b.CrashClone(0, nil)
 				names = maps.Clone(synced)
 				for _, f := range names {
