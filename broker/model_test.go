@@ -8,11 +8,13 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"leat/auth"
+	"leat/storage"
 	"leat/storage/disk"
 	"leat/storage/disk/disktest"
 	"leat/storage/record"
@@ -26,13 +28,15 @@ var brokerProof = disktest.Proof{Name: "TestModel", Short: 10, Body: func(t test
 }}
 
 // TestModel proves that one power cut, which takes its share of the logs and of
-// the metadata at the same instant, leaves every topic, record, start, partition
+// the metadata at the same instant, or one kill -9, leaves every topic, record, start, partition
 // and config that was answered, whole; of what was under way all or nothing; and
-// nothing that was deleted. A producer's newest batch, sent again, is known.
+// nothing that was deleted. A producer's newest batch, sent again, is known. A
+// topic that is compacted, at any of these moments, has the newest record of each
+// key, and no record that is another than was produced.
 func TestModel(t *testing.T) { disktest.Run(t, brokerProof) }
 
-// TestSoak searches for seeds that break TestModel; see make soak.
-func TestSoak(t *testing.T) { disktest.Soak(t, brokerProof) }
+// TestSoak searches for seeds that break TestModel or TestOrder; see make soak.
+func TestSoak(t *testing.T) { disktest.Soak(t, brokerProof, orderProof) }
 
 // state is what the broker must hold, by topic name. It is never changed, only
 // replaced: who cuts the power looks at it from another goroutine.
@@ -40,6 +44,7 @@ type state map[string]topicState
 
 type topicState struct {
 	lazy     bool   // in page-cache mode, where no ack promises durability
+	compact  bool   // so that all but each key's newest record may be missing
 	maxBytes string // a config
 	parts    []partState
 }
@@ -139,8 +144,10 @@ func (r *modelRun) step() {
 		r.configure(name)
 	case n < 92:
 		r.grow(name)
-	case n < 96:
+	case n < 94:
 		r.remove(name)
+	case n < 99:
+		r.compact()
 	default:
 		r.compare()
 	}
@@ -154,8 +161,12 @@ func (r *modelRun) create() {
 	if lazy {
 		configs["flush.messages"] = "1000000"
 	}
+	compact := r.rng.IntN(3) == 0
+	if compact {
+		configs["cleanup.policy"], configs["min.cleanable.dirty.ratio"] = "compact,delete", "0"
+	}
 	after := maps.Clone(r.state)
-	after[name] = topicState{lazy: lazy, maxBytes: "100000", parts: make([]partState, 1+r.rng.IntN(4))}
+	after[name] = topicState{lazy: lazy, compact: compact, maxBytes: "100000", parts: make([]partState, 1+r.rng.IntN(4))}
 	r.do(after, func() error {
 		spec := TopicSpec{Name: name, Partitions: int32(len(after[name].parts)), ReplicationFactor: -1, Configs: configs}
 		return r.b.CreateTopics(r.t.Context(), auth.Anonymous, []TopicSpec{spec}, false)[0].Err
@@ -209,7 +220,7 @@ func (r *modelRun) produce(name string, partition int) {
 	var values []string
 	for range 1 + r.rng.IntN(3) {
 		r.made++
-		values = append(values, fmt.Sprintf("%d%0*d", r.made, r.rng.IntN(400), 0))
+		values = append(values, fmt.Sprintf("%d:%0*d", r.made, r.rng.IntN(400), 0))
 	}
 	sent := sentBatch{pid: -1, base: len(p.values), end: len(p.values) + len(values)}
 	switch last := p.last(); {
@@ -248,7 +259,7 @@ func (r *modelRun) send(name string, partition int, acks Acks, sent sentBatch, v
 	var w record.Builder
 	w.Reset(record.Options{})
 	for _, v := range values {
-		w.AddValue(time.Now().UnixMilli(), []byte(v)) // so that nothing expires
+		w.Add(time.Now().UnixMilli(), []byte(keyOf(v)), []byte(v), nil) // so that nothing expires
 	}
 	b, err := w.Finish()
 	if err != nil {
@@ -269,6 +280,27 @@ func (r *modelRun) send(name string, partition int, acks Acks, sent sentBatch, v
 	return r.b.Produce(r.t.Context(), auth.Anonymous, req).Wait(r.t.Context())[0]
 }
 
+// keyOf is the key of the record with a value, one of five.
+func keyOf(value string) string {
+	number, _, _ := strings.Cut(value, ":")
+	n, _ := strconv.Atoi(number) // it is one
+	return strconv.Itoa(n % 5)
+}
+
+// compact has every log compacted that is due.
+func (r *modelRun) compact() {
+	r.do(r.state, func() error {
+		cleaner := storage.NewCleaner(storage.CleanerOptions{MapBytes: []int64{64, 1 << 20}[r.rng.IntN(2)]})
+		for passed := map[*partition]bool{}; r.b.compactNext(cleaner, passed); {
+			continue
+		}
+		if n := r.b.uncleanable(); n > 0 {
+			return fmt.Errorf("%d partitions cannot be compacted", n)
+		}
+		return nil
+	})
+}
+
 func (r *modelRun) restart() {
 	if err := r.b.Close(); err != nil {
 		r.t.Fatal(err)
@@ -277,12 +309,16 @@ func (r *modelRun) restart() {
 	r.recovered(1, r.state, r.state)
 }
 
-// crash cuts the power within the next operations on the file system, of
-// whichever goroutine, and opens what is left.
+// crash cuts the power, or ends the process as kill -9 does, within the next
+// operations on the file system, of whichever goroutine, and opens what is left.
 func (r *modelRun) crash() {
 	r.counts.Crashes.Add(1)
 	keep := []float64{0, 0.1, 0.5, 0.9, 1}[r.rng.IntN(5)]
 	rng := rand.New(rand.NewPCG(r.rng.Uint64(), 0))
+	leave := func() *disk.Mem { return r.fs.CrashClone(keep, rng) }
+	if r.rng.IntN(3) == 0 {
+		keep, leave = 1, r.fs.KillClone
+	}
 	left := 1 + r.rng.IntN(60)
 	var clone *disk.Mem
 	var before, after state
@@ -291,7 +327,7 @@ func (r *modelRun) crash() {
 		defer r.mu.Unlock()
 		if left--; left == 0 {
 			before, after = r.state, r.after
-			clone = r.fs.CrashClone(keep, rng)
+			clone = leave()
 		}
 		return nil
 	}
@@ -312,7 +348,7 @@ func (r *modelRun) crash() {
 	if clone == nil {
 		left = 0
 		before, after = r.state, r.state
-		clone = r.fs.CrashClone(keep, rng)
+		clone = leave()
 	}
 	r.mu.Unlock()
 	_ = r.b.Close() // the old world may end as it likes
@@ -336,7 +372,7 @@ func (r *modelRun) recovered(keep float64, before, after state) {
 			r.t.Fatalf("keep=%v: topic %s is there", keep, topic.Name)
 		}
 		if !known {
-			a = topicState{lazy: b.lazy, maxBytes: b.maxBytes, parts: make([]partState, len(b.parts))}
+			a = topicState{lazy: b.lazy, compact: b.compact, maxBytes: b.maxBytes, parts: make([]partState, len(b.parts))}
 		}
 		if !wanted {
 			b = a
@@ -359,7 +395,7 @@ func (r *modelRun) recoveredTopic(keep float64, topic Topic, a, b topicState) to
 	if n := len(topic.Partitions); n != len(a.parts) && n != len(b.parts) {
 		r.t.Fatalf("keep=%v: %s has %d partitions, want %d or %d", keep, topic.Name, n, len(a.parts), len(b.parts))
 	}
-	now := topicState{lazy: a.lazy, maxBytes: r.maxBytes(topic.Name)}
+	now := topicState{lazy: a.lazy, compact: a.compact, maxBytes: r.maxBytes(topic.Name)}
 	if now.maxBytes != a.maxBytes && now.maxBytes != b.maxBytes {
 		r.t.Fatalf("keep=%v: %s has max.message.bytes %s, want %s or %s", keep, topic.Name, now.maxBytes, a.maxBytes, b.maxBytes)
 	}
@@ -374,12 +410,12 @@ func (r *modelRun) recoveredTopic(keep float64, topic Topic, a, b topicState) to
 		if len(after.values) < len(before.values) {
 			after = before // the topic was on its way out
 		}
-		now.parts = append(now.parts, r.recoveredPart(keep, topic.Name, i, before, after))
+		now.parts = append(now.parts, r.recoveredPart(keep, topic.Name, i, a.compact, before, after))
 	}
 	return now
 }
 
-func (r *modelRun) recoveredPart(keep float64, topic string, i int, before, after partState) partState {
+func (r *modelRun) recoveredPart(keep float64, topic string, i int, compact bool, before, after partState) partState {
 	start, end := r.bounds(topic, i)
 	if start != before.start && start != after.start {
 		r.t.Fatalf("keep=%v: %s/%d begins at %d, want %d or %d", keep, topic, i, start, before.start, after.start)
@@ -398,7 +434,7 @@ func (r *modelRun) recoveredPart(keep float64, topic string, i int, before, afte
 			now.batches = append(now.batches, b)
 		}
 	}
-	r.comparePart(topic, i, now)
+	r.comparePart(topic, i, compact, now)
 	return now
 }
 
@@ -426,36 +462,53 @@ func (r *modelRun) compare() {
 			r.t.Fatalf("%s has max.message.bytes %s, want %s", name, got, t.maxBytes)
 		}
 		for i := range t.parts {
-			r.comparePart(name, i, t.parts[i])
+			r.comparePart(name, i, t.compact, t.parts[i])
 		}
 	}
 }
 
 // comparePart reads a partition up to what is committed.
-func (r *modelRun) comparePart(topic string, i int, p partState) {
+func (r *modelRun) comparePart(topic string, i int, compact bool, p partState) {
 	_, end := r.bounds(topic, i)
 	if end < int64(p.kept) || end > int64(len(p.values)) {
 		r.t.Fatalf("%s/%d: committed up to %d of %d, acknowledged %d", topic, i, end, len(p.values), p.kept)
 	}
+	newest := map[string]int64{}
+	for at := p.start; at < end; at++ {
+		newest[keyOf(p.values[at])] = at
+	}
 	for from := p.start; from < end; {
-		got := r.fetch(topic, i, from)
-		if len(got) == 0 {
+		got, next := r.fetch(topic, i, from)
+		if next <= from {
 			r.t.Fatalf("%s/%d: nothing at offset %d below %d", topic, i, from, end)
 		}
 		for _, rec := range got {
 			if rec.Offset < from {
 				continue // the batch begins below
 			}
-			if rec.Offset != from || string(rec.Value) != p.values[from] {
-				r.t.Fatalf("%s/%d: offset %d has %d:%q, want %q", topic, i, from, rec.Offset, rec.Value, p.values[from])
+			for ; from < rec.Offset; from++ {
+				r.mayLack(topic, i, compact, newest, from, p.values[from])
+			}
+			if string(rec.Value) != p.values[from] || string(rec.Key) != keyOf(p.values[from]) {
+				r.t.Fatalf("%s/%d: offset %d has %q:%q, want %q", topic, i, from, rec.Key, rec.Value, p.values[from])
 			}
 			from++
+		}
+		for ; from < next; from++ {
+			r.mayLack(topic, i, compact, newest, from, p.values[from])
 		}
 	}
 }
 
-// fetch reads the records of one section.
-func (r *modelRun) fetch(topic string, i int, from int64) (out []record.Record) {
+// mayLack judges a record that is not there.
+func (r *modelRun) mayLack(topic string, i int, compact bool, newest map[string]int64, offset int64, value string) {
+	if !compact || newest[keyOf(value)] == offset {
+		r.t.Fatalf("%s/%d: offset %d is missing, compacted %t, the newest of each key are %v", topic, i, offset, compact, newest)
+	}
+}
+
+// fetch reads the records of one section, and says where the next begins.
+func (r *modelRun) fetch(topic string, i int, from int64) (out []record.Record, next int64) {
 	res := r.b.Fetch(r.t.Context(), auth.Anonymous, &FetchRequest{
 		MaxBytes: 1 << 20, Partitions: []FetchPartition{{Topic: topic, Partition: int32(i), Offset: from, Epoch: -1, MaxBytes: 1 << 20}},
 	})[0]
@@ -463,7 +516,7 @@ func (r *modelRun) fetch(topic string, i int, from int64) (out []record.Record) 
 		r.t.Fatal(res.Err)
 	}
 	if res.Section == nil {
-		return nil
+		return nil, from
 	}
 	defer res.Section.Release()
 	p := make([]byte, res.Section.Len())
@@ -480,16 +533,16 @@ func (r *modelRun) fetch(topic string, i int, from int64) (out []record.Record) 
 		for err == nil {
 			var rec record.Record
 			if err = reader.Next(&rec); err == nil {
-				rec.Value = slices.Clone(rec.Value)
+				rec.Key, rec.Value = slices.Clone(rec.Key), slices.Clone(rec.Value)
 				out = append(out, rec)
 			}
 		}
 		if !errors.Is(err, io.EOF) {
 			r.t.Fatal(err)
 		}
-		p = rest
+		p, next = rest, b.NextOffset()
 	}
-	return out
+	return out, next
 }
 
 // bounds are the first offset and the high watermark.
