@@ -29,7 +29,7 @@ var features = []feature{
 	{"produce, acks=all", produceAcks("all")},
 	{"produce, idempotent", idempotent},
 	{"null keys, tombstones", nulls},
-	{"empty keys and values", empties},
+	{"empty keys, values and headers", empties},
 	{"headers", headers},
 	{"times of the producer", timestamps},
 	{"times of the server", appendTime},

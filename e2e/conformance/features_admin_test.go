@@ -93,7 +93,7 @@ func deleteTopic(c *check) error {
 	if topics.Has(c.topic) {
 		return errors.New("the topic is still there")
 	}
-	return c.refused(q, "UNKNOWN_TOPIC", "unknown topic", "does not host this topic")
+	return c.refused(q, noTopic...)
 }
 
 func createPartitions(c *check) error {

@@ -149,6 +149,9 @@ func listOffsets(c *check) error {
 	return nil
 }
 
+// noTopic is how clients call an unknown topic.
+var noTopic = []string{"UNKNOWN_TOPIC", "does not host this topic", "topic or partition that does not exist"}
+
 // unknownTopic proves that the client is told, on a server that makes no topics by itself.
 func unknownTopic(c *check) error {
 	addr := serve(c.t, "--set", "auto.create.topics.enable=false")
@@ -161,7 +164,7 @@ func unknownTopic(c *check) error {
 	if err == nil {
 		return fmt.Errorf("a record for an unknown topic was not refused")
 	}
-	if err := mention(err, "UNKNOWN_TOPIC", "unknown topic", "does not host this topic", "not present in metadata", "message timed out", "failed to update metadata"); err != nil {
+	if err := mention(err, append(noTopic, "not present in metadata", "message timed out", "failed to update metadata")...); err != nil {
 		return err
 	}
 	topics, err := newOracle(c.t, addr).admin.ListTopics(c.ctx)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 )
@@ -119,6 +120,13 @@ func cooperate(c *check) error {
 		}
 		if n := a.revoked(); n != groupPartitions/2 {
 			return fmt.Errorf("%d partitions were taken from the first member, want %d", n, groupPartitions/2)
+		}
+		groups, err := c.oracle.admin.DescribeGroups(c.ctx, c.topic)
+		if err != nil {
+			return err
+		}
+		if protocol := groups[c.topic].Protocol; !strings.Contains(protocol, cooperative) {
+			return fmt.Errorf("the group has agreed on %q", protocol)
 		}
 		all, err := c.spread("both", groupPartitions, 5)
 		if err != nil {

@@ -16,6 +16,8 @@ import (
 // goClients are libraries that the tests themselves import.
 var goClients = []client{
 	{name: "franz-go", open: openFranz},
+	{name: "Sarama", open: openSarama},
+	{name: "kafka-go", open: openKafkaGo},
 }
 
 // moduleVersion is the version of a module in go.mod.
