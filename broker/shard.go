@@ -166,9 +166,9 @@ func (s *shard) now() time.Time { return s.broker.opts.Now() }
 // gather serves fn and those that wait behind it, as many as a round takes.
 func (s *shard) gather(fn func(now time.Time)) {
 	now := s.now()
-	for range shardQueue {
+	for served := 1; ; served++ {
 		fn(now)
-		if s.filling.bytes >= roundBytes || len(s.quiet) > 0 {
+		if served == shardQueue || s.filling.bytes >= roundBytes || len(s.quiet) > 0 {
 			return
 		}
 		select {
