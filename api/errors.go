@@ -26,6 +26,7 @@ const (
 	KafkaCoordinatorLoading          int16 = 14
 	KafkaCoordinatorNotAvailable     int16 = 15
 	KafkaInvalidTopic                int16 = 17
+	KafkaRecordListTooLarge          int16 = 18
 	KafkaNotEnoughReplicas           int16 = 19
 	KafkaInvalidRequiredAcks         int16 = 21
 	KafkaIllegalGeneration           int16 = 22
@@ -171,6 +172,8 @@ var table = []row{
 	{broker.ErrDamaged, KafkaStorageError, http.StatusServiceUnavailable, "partition_damaged", "Partition is damaged", final, hide},
 
 	{broker.ErrOffsetOutOfRange, KafkaOffsetOutOfRange, http.StatusRequestedRangeNotSatisfiable, "offset_out_of_range", "Offset out of range", final, show},
+	{broker.ErrExceedsSegment, KafkaRecordListTooLarge, http.StatusRequestEntityTooLarge, "batch_exceeds_segment", "Batch is larger than a segment", final, show},
+	{broker.ErrTransactionState, KafkaInvalidTxnState, http.StatusUnprocessableEntity, "invalid_transaction_state", "Transactions are not supported", final, show},
 	{broker.ErrBatchTooLarge, KafkaMessageTooLarge, http.StatusRequestEntityTooLarge, "record_too_large", "Record or batch too large", final, show},
 	{broker.ErrOutOfOrderSequence, KafkaOutOfOrderSequence, http.StatusConflict, "out_of_order_sequence", "Out of order producer sequence", final, show},
 	{broker.ErrProducerEpoch, KafkaInvalidProducerEpoch, http.StatusConflict, "producer_fenced", "Old producer epoch", final, show},

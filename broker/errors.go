@@ -13,6 +13,8 @@ import (
 // and by nothing else. Compare with errors.Is; the text of the error that
 // wraps one of these says what was wrong and is fit for a client.
 var (
+	ErrExceedsSegment          = errors.New("batch is larger than a segment")
+	ErrTransactionState        = errors.New("transactions are not supported")
 	ErrUnknownTopicID          = errors.New("unknown topic id")
 	ErrUnknownPartition        = errors.New("unknown partition")
 	ErrInvalidTopic            = errors.New("invalid topic name")

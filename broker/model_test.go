@@ -156,7 +156,7 @@ func (r *modelRun) step() {
 func (r *modelRun) create() {
 	r.made++
 	name := fmt.Sprintf("t%d", r.made)
-	configs := map[string]string{"segment.bytes": "1024", "max.message.bytes": "100000"}
+	configs := map[string]string{"segment.bytes": "1400", "max.message.bytes": "100000"}
 	lazy := r.rng.IntN(3) == 0
 	if lazy {
 		configs["flush.messages"] = "1000000"

@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -10,6 +11,7 @@ import (
 	"leat/replication"
 	"leat/replication/controller"
 	"leat/storage"
+	"leat/storage/record"
 )
 
 // partition is this node's replica of one partition: its log, how far it is
@@ -47,17 +49,24 @@ func newPartition(id storage.ID, topic *topic, self int32, l *storage.Log, meta 
 }
 
 // append gives a batch its place in the log, patching its bytes; the epoch is
-// the partition's. The bytes are in the page cache when it returns.
+// the partition's. The bytes are in the page cache when it returns. A client's
+// batch must fit into a segment; one that the server built has one to itself.
 func (p *partition) append(in storage.Append, acks Acks) (storage.Appended, error) {
 	p.mu.Lock()
 	gone := p.mu.gone
 	in.Epoch = p.mu.meta.LeaderEpoch
 	inSync, required := p.mu.progress.InSync(), p.mu.settings.minInSync(len(p.mu.meta.Replicas))
-	cached := !p.mu.settings.durable
+	cached, segment, largest := !p.mu.settings.durable, p.mu.settings.log.SegmentBytes, p.mu.settings.log.MaxBatchBytes
 	p.mu.Unlock()
-	switch {
+	switch size := len(in.Batch); {
 	case gone != nil:
 		return storage.Appended{}, gone
+	case !in.Trusted && size >= record.HeaderSize && in.Batch.Transactional():
+		// A producer that is fenced is told that first, else it would go on
+		// with a transaction (KAFKA-19690).
+		return storage.Appended{}, cmp.Or(p.log.CheckProducer(in.Batch.ProducerID(), in.Batch.ProducerEpoch()), ErrTransactionState)
+	case !in.Trusted && !in.Essential && int64(size) > segment && size <= largest:
+		return storage.Appended{}, fmt.Errorf("%w: %d bytes, segment.bytes is %d", ErrExceedsSegment, size, segment)
 	case acks == AcksAll && inSync < required:
 		return storage.Appended{}, fmt.Errorf("%w: %d in sync, min.insync.replicas is %d", ErrNotEnoughReplicas, inSync, required)
 	}

@@ -33,6 +33,8 @@ func TestBadBatches(t *testing.T) {
 	s := start(t)
 	s.createTopic("t", 1)
 	s.createTopic("keyed", 1, "cleanup.policy=compact")
+	s.createTopic("segmented", 1, "segment.bytes=1024")
+	s.createTopic("recent", 1, "message.timestamp.before.max.ms=60000")
 	w := s.wire()
 	now := time.Now().UnixMilli()
 	good := func(edits ...func(*kmsg.RecordBatch)) []byte {
@@ -57,6 +59,7 @@ func TestBadBatches(t *testing.T) {
 	}
 	keyed := encode(t, kgo.NoCompression(), []rec{{now, []byte("k"), []byte("v")}, {now, nil, []byte("v")}})
 	w.mustProduce("t", 0, good())
+	w.mustProduce("t", 0, good(producer(9, 5, 0)))
 
 	for _, c := range []struct {
 		name  string
@@ -83,9 +86,14 @@ func TestBadBatches(t *testing.T) {
 		{"count 0", "t", good(both(0)), codeInvalidRecord},
 		{"count -1", "t", good(both(-1)), codeInvalidRecord},
 		{"count 2^31-1", "t", good(both(math.MaxInt32)), codeInvalidRecord},
+		{"base offset 1", "t", patched(7, 1), codeInvalidRecord},
+		{"base offset -1", "t", patched(0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff), codeInvalidRecord},
 		{"control batch", "t", good(attributes(1 << 5)), codeInvalidRecord},
 		{"producer without sequence", "t", good(producer(7, 0, -1)), codeInvalidRecord},
 		{"transactional batch", "t", good(attributes(1<<4), producer(7, 0, 0)), 48},
+		{"transactional batch of a fenced producer", "t", good(attributes(1<<4), producer(9, 4, 0)), 47},
+		{"fenced producer", "t", good(producer(9, 4, 0)), 47},
+		{"gap in the sequence", "t", good(producer(9, 5, 9)), 45},
 		{"broker's time claimed", "t", good(attributes(1 << 3)), codeInvalidTimestamp},
 		{"codec 5", "t", good(attributes(5)), 76},
 		{"codec 7", "t", good(attributes(7)), 76},
@@ -99,6 +107,9 @@ func TestBadBatches(t *testing.T) {
 		{"record key length wrong", "t", resummed(batchHeader+4, 0x40), codeInvalidRecord},
 		{"offset delta wrong", "t", resummed(batchHeader+3, 0x04), codeInvalidRecord},
 		{"over max.message.bytes", "t", encode(t, kgo.NoCompression(), values(now, strings.Repeat("x", 1<<20))), codeMessageTooLarge},
+		{"larger than a segment", "segmented", encode(t, kgo.NoCompression(), values(now, strings.Repeat("x", 2000))), 18},
+		{"larger than a segment and max.message.bytes", "segmented", encode(t, kgo.NoCompression(), values(now, strings.Repeat("x", 1<<20))), codeMessageTooLarge},
+		{"an hour old", "recent", encode(t, kgo.NoCompression(), values(now-time.Hour.Milliseconds(), "a")), codeInvalidTimestamp},
 		{"two hours ahead", "t", encode(t, kgo.NoCompression(), values(now+2*time.Hour.Milliseconds(), "a")), codeInvalidTimestamp},
 		{"no key where keys are needed", "keyed", keyed, codeInvalidRecord},
 	} {
@@ -116,8 +127,16 @@ func TestBadBatches(t *testing.T) {
 			t.Errorf("%s: records at fault %+v, want the one at 1", c.name, p.ErrorRecords)
 		}
 	}
-	if base := w.mustProduce("t", 0, good()); base != 3 {
-		t.Errorf("a good batch after all that has base offset %d, want 3", base)
+	if base := w.mustProduce("t", 0, good()); base != 6 {
+		t.Errorf("a good batch after all that has base offset %d, want 6", base)
+	}
+	if base := w.mustProduce("recent", 0, encode(t, kgo.NoCompression(), values(-1, "no time"))); base != 0 {
+		t.Errorf("a record without a time has offset %d", base)
+	}
+	old := produceRequest("t", 0, -1, encode(t, kgo.ZstdCompression(), values(now, "a")))
+	old.Version = 6
+	if p := w.call(old).(*kmsg.ProduceResponse).Topics[0].Partitions[0]; p.ErrorCode != 76 || w.end("t", 0) != 9 {
+		t.Errorf("zstd before version 7: code %d, end offset %d", p.ErrorCode, w.end("t", 0))
 	}
 }
 

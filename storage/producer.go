@@ -232,3 +232,13 @@ func (l *Log) Producers() []Producer {
 	defer l.writing.Unlock()
 	return l.writing.producers.list(now)
 }
+
+// CheckProducer returns ErrProducerEpoch if the log knows of a newer epoch of an
+// idempotent producer.
+func (l *Log) CheckProducer(id int64, epoch int16) error {
+	now := l.dir.opts.Now()
+	l.writing.Lock()
+	defer l.writing.Unlock()
+	_, err := l.writing.producers.check(sequence{pid: id, epoch: epoch, first: -1}, now)
+	return err
+}

@@ -10,7 +10,6 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kmsg"
 
-	"leat/api"
 	"leat/broker"
 	"leat/storage/record"
 )
@@ -41,9 +40,6 @@ const (
 	// partCost is what a partition's result counts in the queue.
 	partCost = 256
 )
-
-// errTransaction is the answer to everything transactional.
-var errTransaction = errors.New("transactions are not supported")
 
 type produceCall struct {
 	req kmsg.ProduceRequest
@@ -155,15 +151,14 @@ func batchOf(version int16, req *kmsg.ProduceRequest, records []byte) (record.Ba
 	if a := broker.Acks(req.Acks); a != broker.AcksNone && a != broker.AcksLeader && a != broker.AcksAll {
 		return nil, fmt.Errorf("%w: %d is none of -1, 0, 1", broker.ErrInvalidAcks, req.Acks)
 	}
-	if req.TransactionID != nil {
-		return nil, errTransaction
-	}
 	const magicAt = 16
 	if len(records) > magicAt && records[magicAt] != 2 {
 		return nil, fmt.Errorf("%w: magic %d, only batches of magic 2 are taken", broker.ErrInvalidRecord, int8(records[magicAt]))
 	}
 	b, rest, err := record.Next(records)
 	switch {
+	case req.TransactionID != nil && (err != nil || !b.Transactional()):
+		return nil, broker.ErrTransactionState
 	case errors.Is(err, io.EOF):
 		return nil, fmt.Errorf("%w: no batch for the partition", broker.ErrInvalidRecord)
 	case errors.Is(err, io.ErrUnexpectedEOF):
@@ -172,8 +167,6 @@ func batchOf(version int16, req *kmsg.ProduceRequest, records []byte) (record.Ba
 		return nil, err
 	case len(rest) > 0:
 		return nil, fmt.Errorf("%w: more than one batch for the partition", broker.ErrInvalidRecord)
-	case b.Transactional():
-		return nil, errTransaction
 	case b.Codec() == record.Zstd && version < 7:
 		return nil, fmt.Errorf("%w: zstd needs Produce version 7", broker.ErrUnsupportedCodec)
 	}
@@ -233,11 +226,6 @@ func producePartition(ctx context.Context, cl *call, index int32, res *broker.Pr
 		return p
 	}
 	p.BaseOffset, p.LogAppendTime, p.LogStartOffset = -1, -1, -1
-	if errors.Is(err, errTransaction) {
-		text := err.Error()
-		p.ErrorCode, p.ErrorMessage = cl.refuse(api.KafkaInvalidTxnState), &text
-		return p
-	}
 	p.ErrorCode, p.ErrorMessage = cl.code(ctx, err), message(err)
 	if e, ok := errors.AsType[*record.Error](err); ok && e.Record >= 0 {
 		at := kmsg.NewProduceResponseTopicPartitionErrorRecord()

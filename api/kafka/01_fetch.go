@@ -163,8 +163,11 @@ func (fc *fetchCall) encode(ctx context.Context, o *output, cl *call) {
 // skeleton makes it a partition with an error.
 func (fc *fetchCall) put(ctx context.Context, e *fetchEncoder, o *output, cl *call, n int) {
 	begin := len(e.b)
-	index, r := fc.query.Partitions[n].Partition, &fc.results[n]
-	s := r.Section
+	in, r := &fc.query.Partitions[n], &fc.results[n]
+	index, s := in.Partition, r.Section
+	if e.version >= 13 && in.TopicID == (broker.TopicID{}) {
+		r.Err = broker.ErrUnknownTopicID // and not a name that is empty
+	}
 	e.partition(index, cl.code(ctx, r.Err), r, fc.query.ReadCommitted)
 	e.bytes(s)
 	if s != nil {

@@ -6,6 +6,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"leat/api"
+	"leat/broker"
 )
 
 // FindCoordinator (key 10), versions 0 to 4.
@@ -49,7 +50,7 @@ func (c *conn) coordinator(ctx context.Context, cl *call, kind int8, key string)
 	if kind != groupCoordinator {
 		text := "this coordinator type is not supported by this server"
 		if kind == transactionCoordinator {
-			text = errTransaction.Error()
+			text = broker.ErrTransactionState.Error()
 		}
 		out.ErrorCode, out.ErrorMessage = cl.refuse(api.KafkaUnsupportedVersion), &text
 		return out

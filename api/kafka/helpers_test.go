@@ -19,6 +19,7 @@ import (
 
 	"leat/auth"
 	"leat/broker"
+	"leat/storage/disk"
 	"leat/storage/record"
 )
 
@@ -44,6 +45,10 @@ type setup struct {
 	// dir is the broker's directory, default a fresh one; authorizer is its.
 	dir        string
 	authorizer auth.Authorizer
+	// disk, if there is one, holds the directory.
+	disk *disk.Mem
+	// closes says that the test closes the broker.
+	closes bool
 }
 
 // startDoor serves until the test ends.
@@ -88,14 +93,16 @@ func openBroker(t testing.TB, addr string, s *setup) *broker.Broker {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, err := broker.Open(context.Background(), broker.Options{
-		Path: s.dir, Host: host, Port: int32(n), Configs: s.configs, Authorizer: s.authorizer,
-	})
+	opts := broker.Options{Path: s.dir, Host: host, Port: int32(n), Configs: s.configs, Authorizer: s.authorizer}
+	if s.disk != nil {
+		opts.FS = s.disk
+	}
+	b, err := broker.Open(context.Background(), opts)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := b.Close(); err != nil {
+		if err := b.Close(); err != nil && !s.closes {
 			t.Errorf("close broker: %v", err)
 		}
 	})
