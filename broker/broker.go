@@ -89,7 +89,7 @@ func (b *Broker) open(ctx context.Context) (err error) {
 		FS: b.opts.FS, Path: b.opts.Path, NodeID: b.opts.NodeID, Now: b.opts.Now,
 		Logger: b.opts.Logger, Registerer: b.opts.Registerer,
 		OnFlush: b.flushed, OnDamage: b.holeFound, OnFailure: b.failed, OnRoom: b.checkSoon, Ballast: true,
-		Before: b.checkMeta,
+		Before: func(d *storage.Dir) error { return b.checkMeta(ctx, d) },
 	})
 	if err != nil {
 		return err

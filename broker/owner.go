@@ -1,9 +1,9 @@
 package broker
 
 import (
+	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"strings"
 
 	"leat/replication"
@@ -14,34 +14,27 @@ import (
 // ownerKey is the key that says whose directory the store is in.
 var ownerKey = []byte{meta.PrefixBroker, 'o'}
 
-// checkMeta refuses metadata that is not of this directory, before anything of
-// it is changed: with another's, or with none, every log would be unknown and go
-// into quarantine. Somebody has lost a directory, forgot to mount one, or put
-// the wrong one here.
-func (b *Broker) checkMeta(d *storage.Dir) error {
+// checkMeta refuses metadata that is damaged or not of this directory, before
+// anything of it is changed: with another's, or with none, every log would be
+// unknown and go into quarantine. Somebody has lost a directory, forgot to mount
+// one, or put the wrong one here.
+func (b *Broker) checkMeta(ctx context.Context, d *storage.Dir) error {
 	there, err := meta.Exists(d.FS(), d.MetaPath())
 	if err != nil {
 		return err
 	}
 	if !there {
-		has, err := d.HasLogs()
-		if err == nil && has {
-			err = &storage.DamagedError{Path: d.MetaPath(), Err: errors.New("the metadata is missing, but there are logs")}
+		what, err := d.HasRun()
+		if err == nil && what != "" {
+			err = &storage.DamagedError{Path: d.MetaPath(), Err: fmt.Errorf("the metadata is missing, but there is %s", what)}
 		}
 		return err
 	}
-	var foreign error
-	err = meta.Peek(meta.Options{FS: d.FS(), Dir: d.MetaPath(), Logger: b.opts.Logger}, func(db *meta.DB) (err error) {
-		_, foreign, err = owned(db, d)
-		return err
+	_, err = meta.Peek(ctx, meta.Options{FS: d.FS(), Dir: d.MetaPath(), Logger: b.opts.Logger}, func(db *meta.DB) error {
+		_, foreign, err := owned(db, d)
+		return errors.Join(foreign, err)
 	})
-	if errors.Is(err, meta.ErrFailed) {
-		return err // damage was met, and what is left of the look may hold the store's lock
-	}
-	if err != nil { // its opening tells what it is
-		b.log.Debug("whose metadata it is cannot be read yet", slog.Any("err", err))
-	}
-	return foreign
+	return err
 }
 
 // claim writes into a store that does not name its owner that it is this
@@ -86,7 +79,7 @@ func readOwner(db *meta.DB, dir string) (clusterID, nodeUUID string, err error) 
 	}
 	local, err := replication.OpenLocal(db)
 	if err != nil {
-		return "", "", err
+		return "", "", &storage.DamagedError{Path: dir, Err: err}
 	}
 	if state := local.State(); len(state.Brokers()) == 1 {
 		node, _ := state.Broker(state.Brokers()[0])

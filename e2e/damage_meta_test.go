@@ -35,6 +35,7 @@ func TestDamagedMetadata(t *testing.T) {
 		{"no table", "*.sst", func(name string) { remove(t, name) }},
 		{"no manifest", "MANIFEST-*", func(name string) { remove(t, name) }},
 		{"a bit in a table", "*.sst", func(name string) { flip(t, name, 8*10) }},
+		{"a bit in the last block of the WAL", "*.log", func(name string) { flip(t, name, 8*40) }},
 	} {
 		names, err := filepath.Glob(filepath.Join(s.dir, "*", c.pattern))
 		if err != nil || len(names) == 0 {

@@ -291,8 +291,8 @@ func (c *checker) meta() error {
 		}
 		return fmt.Errorf("check the metadata: %w", err)
 	}
-	if logs, _ := c.fs.List(c.root.path(logsDir)); len(logs) > 0 && m.Missing {
-		c.found(Damage, dir, -1, "the metadata is missing, but logs/ is not empty")
+	if what, _ := c.root.HasRun(); what != "" && m.Missing { // told otherwise if it cannot be read
+		c.found(Damage, dir, -1, "the metadata is missing, but there is %s", what)
 	}
 	for _, f := range m.Findings {
 		c.found(f.Severity, f.Path, f.Pos, "%s", f.What)

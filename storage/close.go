@@ -39,9 +39,9 @@ func (d *Dir) Close() error {
 
 // Refuse is for a start that ends before all logs are open: if the run before
 // did not end cleanly, Close does not say that this one did, for what it left
-// was not looked at.
+// was not looked at; nor if there was none, for there may be no metadata.
 func (d *Dir) Refuse() {
-	if d.Unclean() {
+	if d.Unclean() || d.fresh {
 		d.unsure.Store(true)
 	}
 }

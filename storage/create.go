@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 
 	"golang.org/x/sync/errgroup"
 
@@ -181,13 +182,29 @@ func (d *Dir) SetAside(fate func(ID) Fate) error {
 	return d.emptyTrash()
 }
 
-// HasLogs reports whether there is a directory of any log.
-func (d *Dir) HasLogs() (bool, error) {
+// HasRun names something in the directory that only a run with metadata can have
+// left; empty if there is nothing.
+func (d *Dir) HasRun() (what string, err error) {
 	names, err := d.opts.FS.List(d.path(logsDir))
-	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", err
 	}
-	return len(names) > 0, err
+	if len(names) > 0 {
+		return logsDir + "/" + names[0], nil
+	}
+	return ranHere(d.opts.FS, d.opts.Path)
+}
+
+// ranHere names a file at the top of a data directory that is written by a run
+// that has metadata; empty if there is none.
+func ranHere(files disk.FS, dir string) (what string, err error) {
+	names, err := files.List(dir)
+	for _, name := range []string{cleanName, checkpointSlot("", 0), checkpointSlot("", 1)} {
+		if err == nil && slices.Contains(names, name) {
+			return name, nil
+		}
+	}
+	return "", err
 }
 
 // holdsRecords says whether anything under logs/name may be somebody's data;

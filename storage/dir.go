@@ -42,7 +42,7 @@ type Options struct {
 	ScrubRate int64
 	// Before is called before anything of a directory that was there is changed;
 	// its error is Open's. It may ask the Dir for FS, Identity, MetaPath and
-	// HasLogs, and not keep it. nil for none.
+	// HasRun, and not keep it. nil for none.
 	Before func(*Dir) error
 	// OnFlush is called after a log's durable end has moved, and calls for
 	// different logs may come at the same time. It must not block, close the
@@ -81,6 +81,7 @@ type Dir struct {
 	opts     Options
 	lock     io.Closer
 	identity Identity
+	fresh    bool // there was nothing
 	clean    bool
 	opened   time.Time
 	// synced says that all files that the last run left are durable, names
@@ -214,6 +215,7 @@ func (d *Dir) begin() (err error) {
 		d.mu.checkpoint.records = make(map[ID]checkpointRecord)
 	}
 	d.wall.clockWatch = newClockWatch(d.mu.checkpoint.wallMs, d.opts.Now().UnixMilli(), d.clock())
+	d.fresh = fresh
 	d.clean = fresh || marked && marker.matches(d.mu.checkpoint)
 	if !fresh {
 		for _, name := range []string{logsDir, trashDir, quarantineDir} {

@@ -78,19 +78,48 @@ func readOnly(o Options) (*DB, *pebbleFS) {
 	return &DB{dir: o.Dir, logger: o.Logger, failed: make(chan struct{})}, &pebbleFS{FS: readOnlyFS{o.FS}}
 }
 
-// Peek has use read the store in o.Dir, which no process has open, and changes
-// nothing. Without a whole store use is not called. Errors are those of Open, of
-// which some concern the reading only, and use's.
-func Peek(o Options, use func(*DB) error) error {
-	if there, err := Exists(o.FS, o.Dir); !there {
-		return err
+// Peek has use read the store in o.Dir, which no process has open, reads
+// everything in it, and changes nothing: an Open replays the WAL and writes other
+// files before it meets damage of a table, and takes a bit that has changed in the
+// last block of the WAL for its torn end. Without a whole store use is not called.
+// Damage is a *CorruptError. Whether a store that does not open here opens
+// otherwise, only Open can tell: then opened is false. The other errors are ctx's
+// and use's.
+func Peek(ctx context.Context, o Options, use func(*DB) error) (opened bool, err error) {
+	names, err := o.FS.List(o.Dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("look at the metadata store: %w", err)
+	}
+	if there, err := find(o.Dir, names); !there {
+		return false, err
+	}
+	damages, err := checkFiles(ctx, o, names)
+	if err != nil {
+		return false, err
+	}
+	for _, d := range damages {
+		if !d.Harmless {
+			return false, &CorruptError{Path: d.Path, Err: fmt.Errorf("at byte %d: %w", d.Pos, d.Err)}
+		}
 	}
 	db, fsys := readOnly(o)
 	if err := db.unlessFailed(func() error { return db.open(fsys, true) }); err != nil {
-		return openError(o.Dir, fsys, err)
+		o.Logger.Debug("metadata store cannot be looked at", slog.Any("err", err))
+		return false, nil
 	}
-	err := use(db)
-	return errors.Join(err, db.unlessFailed(db.pebble.Close))
+	if err = use(db); err == nil {
+		err = db.unlessFailed(func() error { return db.readAll(ctx) })
+		if err != nil && ctx.Err() == nil {
+			err = openError(o.Dir, fsys, err)
+		}
+	}
+	if closing := db.unlessFailed(db.pebble.Close); err == nil {
+		err = closing // else it only says so again
+	}
+	return true, err
 }
 
 // addDamage adds the damage that Pebble has met, unless something worse than
@@ -168,6 +197,14 @@ var errOptions = errors.New("it is not what this version writes: changed, or of 
 // verify reads every key and value, and then the tables once more as they lie
 // in their levels.
 func (db *DB) verify(ctx context.Context) error {
+	if err := db.readAll(ctx); err != nil {
+		return err
+	}
+	return db.pebble.CheckLevels(nil)
+}
+
+// readAll reads every key and value.
+func (db *DB) readAll(ctx context.Context) error {
 	it, err := db.pebble.NewIter(nil)
 	if err != nil {
 		return err
@@ -179,10 +216,7 @@ func (db *DB) verify(ctx context.Context) error {
 			return errors.Join(err, it.Close())
 		}
 	}
-	if err := errors.Join(it.Close(), ctx.Err()); err != nil {
-		return err
-	}
-	return db.pebble.CheckLevels(nil)
+	return errors.Join(it.Close(), ctx.Err())
 }
 
 // readOnlyFS refuses everything that would change something.

@@ -49,6 +49,7 @@ func chunkCRC(p []byte) uint32 {
 type chunk struct {
 	size   int    // with its header; 0 if that cannot be
 	number uint32 // of the log; only if numbered
+	synced uint64 // up to which byte the file was durable; 0 if it does not say
 	// numbered says that the chunk has a log number.
 	numbered, holds bool
 }
@@ -74,6 +75,9 @@ func parseChunk(p []byte) (c chunk) {
 	c.size = size
 	if c.numbered {
 		c.number = binary.LittleEndian.Uint32(p[chunkHeader:])
+	}
+	if kind > 8 {
+		c.synced = binary.LittleEndian.Uint64(p[chunkHeader+4:])
 	}
 	c.holds = crc32.Checksum(p[chunkCovered:size], castagnoli) == chunkCRC(p)
 	return c
@@ -256,7 +260,8 @@ func (c *chunkCheck) block(p []byte, at int64, torn *int64) (ended bool) {
 			return true
 		case k.ours(c.number):
 			if *torn >= 0 {
-				c.found(*torn, false, errChunk)
+				// What was not synced yet may have become durable in any order.
+				c.found(*torn, !c.manifest && k.synced <= uint64(*torn), errChunk)
 				*torn = -1
 			}
 			pos += k.size
