@@ -172,9 +172,7 @@ conformance-tools:
 	python3 -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3 python3-venv); \
 	if [ "$${#missing[@]}" -gt 0 ]; then \
 		echo "conformance: installing $${missing[*]}"; \
-		root=(); [ "$$(id -u)" = 0 ] || root=(sudo -n); \
-		{ "$${root[@]}" apt-get update -qq && "$${root[@]}" env DEBIAN_FRONTEND=noninteractive \
-			apt-get install -y -qq --no-install-recommends "$${missing[@]}" >/dev/null; } || echo "conformance: apt-get failed"; \
+		{ $(APT_INSTALL) "$${missing[@]}" >/dev/null; } || echo "conformance: apt-get failed"; \
 	fi
 	@for part in platformatic python java; do \
 		log=$(INSTALLED)/$$part.log; \
@@ -191,9 +189,10 @@ $(INSTALLED)/python.done: $(CONFORMANCE)/python/requirements.txt
 	@touch $@
 
 # ecj, a compiler for which a JRE is enough, is one of the dependencies.
-$(INSTALLED)/java.done: $(CONFORMANCE)/java/pom.xml $(CONFORMANCE)/java/Drive.java
+$(INSTALLED)/java.done: $(CONFORMANCE)/java/pom.xml $(CONFORMANCE)/java/connect.xml $(CONFORMANCE)/java/Drive.java
 	@rm -rf $(INSTALLED)/java
-	@mvn -q -B -f $< dependency:copy-dependencies -DoutputDirectory=$(INSTALLED)/java/lib
+	@mvn -q -B -f $(CONFORMANCE)/java/pom.xml dependency:copy-dependencies -DoutputDirectory=$(INSTALLED)/java/lib
+	@mvn -q -B -f $(CONFORMANCE)/java/connect.xml dependency:copy-dependencies -DoutputDirectory=$(INSTALLED)/java/connect
 	@cd $(INSTALLED)/java && java -jar lib/ecj-*.jar -17 -nowarn -proc:none -cp "$$(printf '%s:' lib/*.jar)" -d classes $(CONFORMANCE)/java/Drive.java
 	@touch $@
 

@@ -68,7 +68,7 @@ var owners = map[string]struct {
 	anyTest bool
 }{
 	"github.com/cockroachdb/pebble":     {in: []string{"storage/meta"}},
-	"net/http":                          {in: []string{".", "api", "api/kafka", "api/rest", "api/ws", "web", "e2e", "e2e/bench"}},
+	"net/http":                          {in: []string{".", "api", "api/kafka", "api/rest", "api/ws", "web", "e2e", "e2e/bench", "e2e/conformance"}},
 	"github.com/coder/websocket":        {in: []string{"api/ws", "e2e", "e2e/bench"}},
 	"github.com/go-chi/chi":             {in: []string{"api/rest"}},
 	"github.com/alecthomas/kong":        {in: []string{".", "api/cli"}},

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -18,13 +19,11 @@ var foreignClients = []client{
 	{"@platformatic/kafka", true, installed("platformatic", program("platformatic", "node_modules/.bin/node", "drive.mjs"))},
 	{"kafka-python", true, installed("python", program("python", "../"+installDir+"/python/bin/python", "-B", "drive_kafka_python.py"))},
 	{"aiokafka", true, installed("python", program("python", "../"+installDir+"/python/bin/python", "-B", "drive_aiokafka.py"))},
-	{"Java", true, installed("java", program(installDir+"/java", append(javaCommand, "Drive")...))},
+	{"Java", true, installed("java", program(installDir+"/java", slices.Concat([]string{"java"}, javaFlags, []string{"-cp", "classes:lib/*", "Drive"})...))},
 }
 
-// javaCommand runs a class that make conformance has put into its folder. The flags make a short life cheap.
-var javaCommand = []string{
-	"java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error", "-cp", "classes:lib/*",
-}
+// javaFlags make the short life of a virtual machine cheap.
+var javaFlags = []string{"-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"}
 
 // installed keeps a client whose part is not whole from being started, and says why it is not.
 func installed(part string, open func(*testing.T, string) (driver, error)) func(*testing.T, string) (driver, error) {
