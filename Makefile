@@ -23,8 +23,8 @@ BROWSER_MODULES := $(BROWSER)/node_modules/.package-lock.json
 
 # Where unit tests live: everything but the tests that run the binary.
 PACKAGES = $$(go list ./... | grep -v '^leat/e2e')
-# Tests of memory, which skip themselves under the race detector.
-UNRACED := TestFetchPathAllocations|TestIdleMemory|TestRewriteAllocates
+# Tests of memory, or of very many cases, which skip themselves under the race detector.
+UNRACED := TestFetchPathAllocations|TestIdleMemory|TestRewriteAllocates|TestCheckFlips|TestCrashEverywhere|TestCrashTwice|TestDamagedIndex|TestFindFlip|TestFindTimeMemory|TestFlippedHeader|TestFlips|TestFlipsAreNotRead|TestOptionsChangeNoAnswer|TestSwapCrash|TestTornAtEveryByte|TestTruncate|TestTruncateCrash
 # CI proves every time what it says, also when nothing changed.
 UNCACHED := $(if $(CI),-count=1)
 FUZZTIME ?= 10s
@@ -69,8 +69,8 @@ test: test-tools unit e2e clients ## All tests: unit tests with the race detecto
 unit: test-tools ## Only the unit tests
 	@echo "test: unit tests with the race detector"
 	@CGO_ENABLED=1 go test -race -timeout 15m $(UNCACHED) $(PACKAGES)
-	@echo "test: what the race detector would distort"
-	@go test -timeout 5m $(UNCACHED) -run '^($(UNRACED))$$' ./api/kafka ./api/ws ./storage/record
+	@echo "test: what the race detector would distort or draw out"
+	@go test -timeout 5m $(UNCACHED) -run '^($(UNRACED))$$' ./api/kafka ./api/ws ./storage ./storage/record
 
 e2e: build test-tools ## Only the tests that run the binary
 	@echo "test: the binary from outside"

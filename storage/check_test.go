@@ -147,6 +147,7 @@ func TestCheckClean(t *testing.T) {
 
 // TestCheckFlips proves that a changed bit anywhere in the directory is found.
 func TestCheckFlips(t *testing.T) {
+	unraced(t)
 	t.Parallel()
 	m := checkFixture(t)
 	rng := rand.New(rand.NewPCG(3, 3))

@@ -64,6 +64,7 @@ func readAround(t *testing.T, l *Log, m *model) map[int64]bool {
 // sealed segment while the server is down, no read gives out wrong bytes, only
 // that batch is lost, and a repair keeps the others.
 func TestFlippedHeader(t *testing.T) {
+	unraced(t)
 	t.Parallel()
 	left, m, dir := damagedLog(t)
 	size := int64(len(m.batches[0]))

@@ -161,6 +161,7 @@ func flipPlaces(t testing.TB, m *disk.Mem) map[string][]place {
 // record or header, the byte of a text. As many flips are made in each class of
 // bytes; the lock file, which has a process id for people, is left out.
 func TestFlips(t *testing.T) {
+	unraced(t)
 	t.Parallel()
 	rounds, rng := flipRounds(5)
 	for _, clean := range []bool{true, false} {

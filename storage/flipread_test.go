@@ -34,6 +34,7 @@ type stored map[ID]map[int64]record.Batch
 // of a run that did not end cleanly, if it is still in order. No checksum anywhere
 // covers it.
 func TestFlipsAreNotRead(t *testing.T) {
+	unraced(t)
 	t.Parallel()
 	rounds, rng := flipRounds(7)
 	for _, clean := range []bool{true, false} {

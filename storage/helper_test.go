@@ -8,6 +8,8 @@ import (
 	"log/slog"
 	"math"
 	"math/rand/v2"
+	"os"
+	"regexp"
 	"testing"
 	"time"
 
@@ -18,6 +20,25 @@ import (
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// unraced is for tests that go through so many cases that they would take minutes
+// under the race detector, which learns nothing from them that it does not from
+// the others. make test runs them without it, by the list in the Makefile.
+func unraced(t *testing.T) {
+	t.Helper()
+	if !raceEnabled {
+		return
+	}
+	makefile, err := os.ReadFile("../Makefile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	list := regexp.MustCompile(`(?m)^UNRACED := .*\b` + t.Name() + `\b`)
+	if !list.Match(makefile) {
+		t.Fatal("the Makefile's UNRACED does not have it")
+	}
+	t.Skip("it has very many cases: make test runs it without the race detector")
+}
 
 var testID = ID{Topic: TopicID{1, 2, 3}, Partition: 7}
 

@@ -17,13 +17,16 @@ import (
 	"leat/storage/record"
 )
 
-var optionsProof = disktest.Proof{Name: "TestOptionsChangeNoAnswer", Short: 3, Body: proveOptions}
+var optionsProof = disktest.Proof{Name: "TestOptionsChangeNoAnswer", Short: 2, Body: proveOptions}
 
 // TestOptionsChangeNoAnswer proves that the same commands, which also compact the
 // log, cut it, and damage and repair it, get the same answers whatever a log's
 // options, whenever its process ends, by a stop or by kill -9, and however few
 // files and mappings it may keep.
-func TestOptionsChangeNoAnswer(t *testing.T) { disktest.Run(t, optionsProof) }
+func TestOptionsChangeNoAnswer(t *testing.T) {
+	unraced(t)
+	disktest.Run(t, optionsProof)
+}
 
 // optionSet is one way to run a log.
 type optionSet struct {

@@ -104,6 +104,7 @@ func sealedCount(l *Log) (n int) {
 // TestDamagedIndex proves that lookups stay right whatever happens to the
 // index files of a sealed segment: they are rebuilt from the .log.
 func TestDamagedIndex(t *testing.T) {
+	unraced(t)
 	t.Parallel()
 	fs := disk.NewMem()
 	cfg := Config{SegmentBytes: 4000, IndexInterval: 1}

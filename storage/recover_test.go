@@ -242,6 +242,7 @@ func (r *recoveryScript) damage(cmd, file string, arg func(string) int) {
 // any byte ends with the last whole batch, and that the next record gets that
 // offset (case 37).
 func TestTornAtEveryByte(t *testing.T) {
+	unraced(t)
 	t.Parallel()
 	whole, m := recoveryFixture(t)
 	name := path.Join("/data/logs", testID.dirName(), segmentName(0, 0)+logSuffix)

@@ -384,6 +384,7 @@ const shortStep = 48
 // appends and reads, and in which Check finds no damage; and so does a second
 // cut before any operation of the recovery.
 func TestCrashEverywhere(t *testing.T) {
+	unraced(t)
 	t.Parallel()
 	for _, keep := range []float64{0, 0.5, 1} {
 		for _, s := range []*script{

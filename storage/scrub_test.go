@@ -283,6 +283,7 @@ func TestScrubReadError(t *testing.T) {
 // from the checksum of the whole, and that other changes are not mistaken for
 // one.
 func TestFindFlip(t *testing.T) {
+	unraced(t)
 	t.Parallel()
 	if xPower(xOrder) != one || xPower(3) != powers[0]>>2 || xPower(1<<20) != powers[20] {
 		t.Fatal("powers of x")

@@ -15,7 +15,10 @@ func TestSoak(t *testing.T) {
 
 // TestCrashTwice proves what TestCrashEverywhere does for second cuts that a
 // seed chooses, and for any share that is kept.
-func TestCrashTwice(t *testing.T) { disktest.Run(t, scriptSoak) }
+func TestCrashTwice(t *testing.T) {
+	unraced(t)
+	disktest.Run(t, scriptSoak)
+}
 
 var scriptSoak = disktest.Proof{Name: "TestCrashTwice", Short: 2, Body: func(t testing.TB, seed uint64, c *disktest.Counts) {
 	rng := rand.New(rand.NewPCG(seed, 0))

@@ -149,6 +149,7 @@ func TestSwapGivesUp(t *testing.T) {
 // recovers, the log is whole afterwards and COMPACT is gone: a swap has happened
 // or not.
 func TestSwapCrash(t *testing.T) {
+	unraced(t)
 	swapped := 0
 	for _, keep := range []float64{0, 0.5, 1} {
 		for at := 1; ; at++ {

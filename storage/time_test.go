@@ -17,6 +17,7 @@ import (
 // batch was taken hides no record. It is not parallel because it counts the
 // allocations of the process.
 func TestFindTimeMemory(t *testing.T) {
+	unraced(t)
 	const enough = 8 << 20
 	for _, c := range []struct {
 		name  string

@@ -76,6 +76,7 @@ func afterCut(t *testing.T, what string, m *disk.Mem, d *Dir, l *Log, r *model) 
 // that all batches with records at or past it are gone, that the log goes on
 // there, and that nothing comes back by a restart or a power cut.
 func TestTruncate(t *testing.T) {
+	unraced(t)
 	t.Parallel()
 	for offset := range int64(30) {
 		for _, start := range []int64{0, 9} {
@@ -151,6 +152,7 @@ func TestTruncateSections(t *testing.T) {
 // ends no further than before and no sooner than it was cut to, has every record
 // that is left, and nothing of what a truncation that had returned has cut.
 func TestTruncateCrash(t *testing.T) {
+	unraced(t)
 	t.Parallel()
 	for _, c := range []cutCase{
 		{[2]int64{21, 4}, 0, true},
