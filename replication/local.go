@@ -23,7 +23,10 @@ type Local struct {
 	// it must end with the caller's context.
 	turn  chan struct{}
 	index uint64
-	state atomic.Pointer[controller.State]
+	// trimmed is the first entry of the log that may be there, 0 before this
+	// process has removed any.
+	trimmed uint64
+	state   atomic.Pointer[controller.State]
 	// broken is the commit error that ended proposing: what the disk holds is
 	// then unknown until the next start.
 	broken error
@@ -117,13 +120,29 @@ func (l *Local) commit(records []controller.Record) error {
 			b.Set(meta.StateKey(key), value)
 		}
 	}
-	if index > logKept {
-		b.DeleteRange(meta.LogKey(0), meta.LogKey(index-logKept+1))
-	}
+	first := l.trim(b, index)
 	b.Set(meta.AppliedKey(), binary.BigEndian.AppendUint64(nil, index))
 	if err := l.db.Commit(b); err != nil {
 		return err
 	}
-	l.index = index
+	l.index, l.trimmed = index, first
 	return nil
+}
+
+// trim removes the entries that are not kept behind index, and returns the first
+// that is. Only what came before this process is removed as a range: ranges that
+// overlap cost the store memory by the square of their number.
+func (l *Local) trim(b *meta.Batch, index uint64) uint64 {
+	if index <= logKept {
+		return l.trimmed
+	}
+	first := index - logKept + 1
+	if l.trimmed == 0 {
+		b.DeleteRange(meta.LogKey(0), meta.LogKey(first))
+		return first
+	}
+	for i := l.trimmed; i < first; i++ {
+		b.Delete(meta.LogKey(i))
+	}
+	return first
 }

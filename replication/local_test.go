@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime"
 	"sync"
 	"syscall"
 	"testing"
@@ -106,6 +107,44 @@ func TestLocalLog(t *testing.T) {
 	l = openLocal(t, db)
 	if l.index != last {
 		t.Errorf("index %d after opening, want %d", l.index, last)
+	}
+}
+
+// A thousand proposals more cost the store no more memory than their bytes, and
+// what a process does not remove the next one does.
+func TestLocalLogTrims(t *testing.T) {
+	db := openMeta(t, disk.NewMem())
+	l := openLocal(t, db)
+	propose(t, l, &controller.Boot{ID: 1, UUID: "u"})
+	more := func(n int) {
+		t.Helper()
+		for range n {
+			propose(t, l, &controller.AllocateProducerIDs{Count: 1})
+		}
+	}
+	heap := func() int64 {
+		t.Helper()
+		if _, err := db.Get(meta.AppliedKey()); err != nil { // the store makes up its mind about ranges
+			t.Fatal(err)
+		}
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	more(logKept)
+	before := heap()
+	more(1000)
+	if grown := heap() - before; grown > 4<<20 {
+		t.Errorf("the store has %d KiB more", grown>>10)
+	}
+	for range 2 {
+		l = openLocal(t, db)
+		more(10)
+		n := 0
+		if err := db.Scan([]byte{meta.PrefixLog}, func(_, _ []byte) error { n++; return nil }); err != nil || n != logKept {
+			t.Errorf("%d entries are kept, want %d: %v", n, logKept, err)
+		}
 	}
 }
 
