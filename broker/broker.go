@@ -80,7 +80,6 @@ func Open(ctx context.Context, opts Options) (*Broker, error) {
 	b.loops.Go(b.compact)
 	b.loops.Go(b.keepOffsets)
 	b.startShards(false)
-	b.purgeSoon() // a crash may have come between the end of a topic and that of its offsets
 	return b, nil
 }
 

@@ -147,19 +147,26 @@ func ask[T any](ctx context.Context, s *shard, fn func(now time.Time, done func(
 	}
 }
 
+// sweepAfterStart is when a start looks for offsets of topics that are gone. They
+// are not told to anybody, and clients that come back are served first: to look
+// through a million offsets takes a processor a good part of a second.
+const sweepAfterStart = 10 * time.Second
+
 // keepOffsets removes the offsets that nobody needs any more, until the broker
 // closes: those of topics that are gone at once, and those of groups that were
 // left alone for offsets.retention.minutes.
 func (b *Broker) keepOffsets() {
 	interval := func() time.Duration { return millis(b.configs().number("offsets.retention.check.interval.ms")) }
-	timer := time.NewTimer(interval())
+	timer, start := time.NewTimer(interval()), time.NewTimer(sweepAfterStart)
 	defer timer.Stop()
+	defer start.Stop()
 	for {
 		expire := false
 		select {
 		case <-b.done.Done():
 			return
 		case <-b.groups.purge:
+		case <-start.C: // a crash may have come between the end of a topic and that of its offsets
 		case <-timer.C:
 			expire = true
 			timer.Reset(interval())

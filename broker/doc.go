@@ -75,7 +75,8 @@
 // a whole session from the start on and keep their generation.
 //
 // Offsets that nobody needs are removed by a goroutine (coordinator.go), through
-// the shards: those of deleted topics at once and after a start, others by age.
+// the shards: those of deleted topics at once and soon after a start, others by
+// age.
 //
 // # Lock order
 //

@@ -125,16 +125,16 @@ func (b *Broker) FetchOffsets(ctx context.Context, p auth.Principal, id string, 
 		if errors.Is(err, ErrUnknownTopic) || errors.Is(err, ErrInvalidTopic) {
 			err = nil // nothing is committed for it
 		}
-		for _, partition := range q.Partitions {
+		var found []*committed
+		if s != nil && t != nil {
+			if found, err = s.store.ofTopic(id, q.Topic, q.Partitions); err != nil {
+				return nil, err
+			}
+		}
+		for i, partition := range q.Partitions {
 			c := CommittedOffset{Topic: q.Topic, Partition: partition, Offset: -1, LeaderEpoch: -1, Err: err}
-			if s != nil && t != nil {
-				o, err := s.store.offset(id, q.Topic, partition)
-				switch {
-				case err != nil:
-					return nil, err
-				case o != nil && o.topic == t.ID:
-					c.Offset, c.LeaderEpoch, c.Metadata = o.offset, o.epoch, o.metadata
-				}
+			if found != nil && found[i] != nil && found[i].topic == t.ID {
+				c.Offset, c.LeaderEpoch, c.Metadata = found[i].offset, found[i].epoch, found[i].metadata
 			}
 			out = append(out, c)
 		}

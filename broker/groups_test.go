@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"sync"
 	"testing"
 	"time"
@@ -225,6 +226,44 @@ func TestCommitRefuses(t *testing.T) {
 	}
 	if errs, err := b.CommitOffsets(t.Context(), auth.Anonymous, "g", nobody, -1, nil); err != nil || len(errs) != 0 {
 		t.Errorf("a commit of nothing: %v, %v", errs, err)
+	}
+}
+
+// A fetch of many offsets answers each partition in its place: those side by side
+// and those far apart, asked twice, without an offset, and that do not exist.
+func TestFetchManyOffsets(t *testing.T) {
+	b := open(t, disk.NewMem(), quickGroups)
+	create(t, b, "orders", 100, nil)
+	create(t, b, "orders2", 100, nil)
+	for _, p := range []int32{0, 1, 2, 5, 50, 99} {
+		for i, topic := range []string{"orders", "orders2"} {
+			if err := commitOne(t.Context(), b, "g", nobody, CommitOffset{Topic: topic, Partition: p, Offset: int64(100*i) + int64(p)}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for _, want := range []map[int32]int64{
+		{0: 0, 1: 1, 2: 2, 3: -1, 5: 5},
+		{50: 50, 51: -1},
+		{0: 0, 99: 99},
+		{-1: -1, 0: 0},
+		{math.MaxInt32: -1, math.MaxInt32 - 1: -1},
+		{'2' << 24: -1, '2'<<24 + 1: -1}, // as in the key of another topic
+		{},
+	} {
+		var ask []int32
+		for p := range want {
+			ask = append(ask, p, p)
+		}
+		got, err := b.FetchOffsets(t.Context(), auth.Anonymous, "g", []TopicPartitions{{"orders", ask}})
+		if err != nil || len(got) != len(ask) {
+			t.Fatalf("%v: %v, %v", ask, got, err)
+		}
+		for i, c := range got {
+			if c.Partition != ask[i] || c.Offset != want[ask[i]] || c.Err != nil {
+				t.Errorf("%v: in place %d is %+v, want offset %d", ask, i, c, want[ask[i]])
+			}
+		}
 	}
 }
 

@@ -5,6 +5,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
+	"slices"
 
 	"leat/storage/meta"
 )
@@ -128,6 +130,44 @@ func (s *offsetStore) offset(group, topic string, partition int32) (*committed, 
 		return nil, err
 	}
 	return decodeOffset(v)
+}
+
+// scanFactor is how many neighbours may be read along for each offset that is
+// looked for: so many cost as much as a search of its own.
+const scanFactor = 8
+
+// ofTopic finds what was committed for partitions of a topic, in their order;
+// nil for nothing.
+func (s *offsetStore) ofTopic(group, topic string, partitions []int32) ([]*committed, error) {
+	out := make([]*committed, len(partitions))
+	if !dense(partitions) {
+		var err error
+		for i, p := range partitions {
+			if out[i], err = s.offset(group, topic, p); err != nil {
+				return nil, err
+			}
+		}
+		return out, nil
+	}
+	low, high := slices.Min(partitions), slices.Max(partitions)
+	found := make(map[int32]*committed, len(partitions))
+	err := s.db.ScanRange(s.offsetKey(group, topic, low), s.offsetKey(group, topic, high+1), func(k, v []byte) (err error) {
+		found[int32(binary.BigEndian.Uint32(k[len(k)-4:]))], err = decodeOffset(v)
+		return err
+	})
+	for i, p := range partitions {
+		out[i] = found[p]
+	}
+	return out, err
+}
+
+// dense says that one scan finds partitions sooner than a search for each.
+func dense(partitions []int32) bool {
+	if len(partitions) < 2 {
+		return false
+	}
+	low, high := slices.Min(partitions), slices.Max(partitions)
+	return low >= 0 && high < math.MaxInt32 && int64(high)-int64(low) < scanFactor*int64(len(partitions))
 }
 
 // offsets calls fn for each offset of a group, or of all groups with all, by

@@ -161,7 +161,11 @@ func compareN(b *testing.B, pairs int, what, unit string, g goal, leat, other fu
 // single notes a figure that stands alone.
 func single(b *testing.B, what, unit string, g goal, v float64) {
 	b.Helper()
-	table.add(row{what: what, leat: fmt.Sprintf("%.3g %s", v, unit), goal: strings.TrimSpace(g.String() + " " + unit), ok: g.reached(v)})
+	r := row{what: what, leat: fmt.Sprintf("%.3g %s", v, unit), ok: g.reached(v)}
+	if g != (goal{}) {
+		r.goal = g.String() + " " + unit
+	}
+	table.add(r)
 }
 
 func median[T cmp.Ordered](all []T) T {

@@ -253,10 +253,15 @@ func (db *DB) Get(key []byte) ([]byte, error) {
 // the call. The slices are valid in the call only. An error of fn ends the
 // scan and is returned.
 func (db *DB) Scan(prefix []byte, fn func(key, value []byte) error) error {
+	return db.ScanRange(prefix, prefixEnd(prefix), fn)
+}
+
+// ScanRange is Scan for the keys in [from, to).
+func (db *DB) ScanRange(from, to []byte, fn func(key, value []byte) error) error {
 	if err := db.err(); err != nil {
 		return err
 	}
-	it, err := db.pebble.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: prefixEnd(prefix)})
+	it, err := db.pebble.NewIter(&pebble.IterOptions{LowerBound: from, UpperBound: to})
 	if err != nil {
 		return db.readError("scan", err)
 	}
