@@ -4,9 +4,9 @@
 //
 // It knows keys and bytes, not records: what a key means is written in
 // keys.go, what a value means with whoever writes it. A commit is durable when
-// Commit returns, always. There is no way to write without a sync, because a
-// NoSync commit of Pebble sits in process memory and does not even survive
-// kill -9.
+// Commit returns, always. One of CommitLazy is not: it sits in process memory
+// until the next Commit or Sync and does not even survive kill -9, so it is only
+// for what can be made again from a log.
 //
 // storage's callers above it (replication, broker) and main may import it.
 package meta
