@@ -101,7 +101,7 @@ func (b *Broker) noteDamage(p *partition, offset int64, err error) error {
 		return b.readError(p, found)
 	}
 	// It is what a producer sent: the topic does not have all of a batch checked.
-	if !p.unreadable.Swap(true) {
+	if p.unreadable.note(offset) {
 		more := []any{slog.String("topic", p.topic.name), slog.Int("partition", int(p.id.Partition)), slog.Int64("offset", offset), slog.Any("err", err)}
 		if file, pos, lost := p.log.Locate(offset); lost == nil {
 			more = append(more, slog.String("file", file), slog.Int64("position", pos))
@@ -111,10 +111,15 @@ func (b *Broker) noteDamage(p *partition, offset int64, err error) error {
 	return &CorruptError{Topic: p.topic.name, Partition: p.id.Partition, From: offset, To: offset + 1}
 }
 
+// damaged says that a part of what is stored cannot be read.
+func (p *partition) damaged() bool {
+	return p.log.Fenced() || p.unreadable.in(p.log.Offsets().Start)
+}
+
 // damages counts the partitions of which a part cannot be read.
 func (b *Broker) damages() (n int) {
 	for _, p := range b.partitions() {
-		if p.log.Fenced() || p.unreadable.Load() {
+		if p.damaged() {
 			n++
 		}
 	}

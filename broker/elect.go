@@ -64,7 +64,7 @@ func (b *Broker) elect(ctx context.Context, unclean bool, e Election) (note stri
 	if err != nil {
 		return "", err
 	}
-	if !unclean || !part.log.Fenced() {
+	if !unclean || !part.damaged() {
 		return "", fmt.Errorf("%w: node %d leads %s/%d", ErrElectionNotNeeded, part.self, e.Topic, e.Partition)
 	}
 	return b.repair(ctx, t, part)
@@ -89,6 +89,7 @@ func (b *Broker) repair(ctx context.Context, t *controller.Topic, part *partitio
 		}
 	}
 	part.uncleanable.Store(false)
+	part.unreadable.accept()
 	note = lostOffsets(done.Holes)
 	b.log.Warn("partition was repaired", slog.String("topic", t.Name), slog.Int("partition", int(part.id.Partition)),
 		slog.String("lost", note), slog.Int64("log_start_offset", done.Start), slog.Int64("log_end_offset", done.End))

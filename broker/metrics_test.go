@@ -197,6 +197,28 @@ func TestNoteDamage(t *testing.T) {
 			if p := partitionOf(b, "t"); p.log.Fenced() != c.damaged {
 				t.Errorf("fenced: %v", p.log.Fenced())
 			}
+			// A repair accepts it, be it a hole or not.
+			r, err := b.ElectLeaders(t.Context(), auth.Anonymous, true, nil)
+			if err != nil || len(r) != 1 || r[0].Err != nil || b.damages() != 0 {
+				t.Errorf("repaired: %+v, %v; %d partitions are damaged", r, err, b.damages())
+			}
+			if c.damaged {
+				return
+			}
+			_ = b.NoteDamage("t", 0, 1, io.ErrUnexpectedEOF)
+			if r, err := b.ElectLeaders(t.Context(), auth.Anonymous, true, nil); err != nil || len(r) != 0 || b.damages() != 0 {
+				t.Errorf("of what was accepted: %+v, %v; %d partitions are damaged", r, err, b.damages())
+			}
+			// Another one counts until it is deleted.
+			produce(t, b, AcksAll, "t", 0, "c")
+			_ = b.NoteDamage("t", 0, 2, io.ErrUnexpectedEOF)
+			if n := b.damages(); n != 1 || strings.Count(log.String(), "level=ERROR") != 2 {
+				t.Errorf("%d partitions are damaged:\n%s", n, log.String())
+			}
+			del := b.DeleteRecords(t.Context(), auth.Anonymous, []DeleteRecordsSpec{{Topic: "t", Partition: 0, Offset: 3}})
+			if del[0].Err != nil || b.damages() != 0 {
+				t.Errorf("deleted: %+v; %d partitions are damaged", del, b.damages())
+			}
 		})
 	}
 }

@@ -23,8 +23,8 @@ type partition struct {
 	log   *storage.Log
 	// hw mirrors mu.progress for readers without the lock.
 	hw atomic.Int64
-	// unreadable says that a batch was reported that holds no records.
-	unreadable atomic.Bool
+	// unreadable are the batches that hold no records.
+	unreadable unreadable
 	// uncleanable says that compaction came upon damage and leaves the log alone.
 	uncleanable atomic.Bool
 	mu          struct {
