@@ -139,6 +139,9 @@ func (p *pass) run() error {
 	if clean == len(segs) {
 		return nil
 	}
+	if !p.log.dir.room.has(segs[0].size) {
+		return noRoomFor(segs[0]) // before all keys are read in vain
+	}
 	begin := segs[clean].base
 	p.done.From, p.done.To = begin, begin
 	from := begin

@@ -36,7 +36,7 @@ func (g *bundle) full(s *segment) bool {
 // begin takes s into the bundle.
 func (g *bundle) begin(s *segment) error {
 	if !g.log.dir.room.reserve(s.size) {
-		return fmt.Errorf("%w: compacting %s may take %d bytes for a while", ErrFull, s.logPath(), s.size)
+		return noRoomFor(s)
 	}
 	if g.rw == nil {
 		rw, err := g.log.beginRewrite()
@@ -48,6 +48,10 @@ func (g *bundle) begin(s *segment) error {
 	g.old = append(g.old, s)
 	g.lastAppend = max(g.lastAppend, s.lastAppend)
 	return nil
+}
+
+func noRoomFor(s *segment) error {
+	return fmt.Errorf("%w: compacting %s may take %d bytes for a while", ErrFull, s.logPath(), s.size)
 }
 
 // skip leaves a batch out. A run of them within one leader epoch becomes one

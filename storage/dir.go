@@ -109,7 +109,7 @@ type Dir struct {
 	stalls     stalls
 
 	stop       context.CancelFunc
-	loops      sync.WaitGroup // flusher, keeper, scrubber and watch
+	loops      sync.WaitGroup // flusher, keeper, scrubber and the two that watch
 	background sync.WaitGroup // removal of trash
 
 	checkpointing sync.Mutex // held over the writing of a checkpoint
@@ -161,7 +161,8 @@ func Open(ctx context.Context, o Options) (*Dir, error) {
 	d.loops.Go(func() { d.flusher.run(loop) })
 	d.loops.Go(func() { d.keeper.run(loop) })
 	d.loops.Go(func() { d.scrubber.run(loop) })
-	d.loops.Go(func() { d.watch(loop) })
+	d.loops.Go(func() { d.watchRoom(loop) })
+	d.loops.Go(func() { d.watchStalls(loop) })
 	return d, nil
 }
 

@@ -304,11 +304,11 @@
 //
 // # Goroutines
 //
-// Open starts four, and Close ends them and waits: the flusher, for the rounds of
+// Open starts five, and Close ends them and waits: the flusher, for the rounds of
 // syncs; the keeper, for all that nobody waits for, which are seals, checkpoints,
-// snapshots, removals, rolling by age, and the ballast; the scrub; and the watch,
-// which measures the room and notices a stall, and must not wait for the disk with
-// the others. What each does is its work alone and needs no lock among itself. A
+// snapshots, removals, rolling by age, and the ballast; the scrub; one that
+// measures the room, and may wait for the disk where it removes the ballast; and one
+// that notices a stall and waits for nothing. What each does is its work alone and needs no lock among itself. A
 // round of the flusher has workers that end with it, and the removal of trash has
 // goroutines that Close waits for. All else is done by who asks for it:
 // a compaction, which Close makes end soon, and a repair and a truncation, for

@@ -156,12 +156,15 @@ func (r *room) admit(n int64, essential bool) error {
 
 // reserve takes n bytes in advance if that leaves all above the mark.
 func (r *room) reserve(n int64) bool {
-	if r.now() != roomOpen || r.left.Load() < n {
+	if !r.has(n) {
 		return false
 	}
 	r.left.Add(-n)
 	return true
 }
+
+// has says whether n bytes leave all above the mark.
+func (r *room) has(n int64) bool { return r.now() == roomOpen && r.left.Load() >= n }
 
 // admitPartitions lets n partitions be made while half of the reserve stays.
 func (r *room) admitPartitions(n int) error {
@@ -284,7 +287,9 @@ func (r *room) keepBallast() {
 		return
 	}
 	size := ballastSize(total)
-	r.ballast.Lock()
+	if !r.ballast.TryLock() {
+		return // it is being removed, and the disk may hang
+	}
 	defer r.ballast.Unlock()
 	mark := lowWaterMark(total, r.configured.Load())
 	if size == 0 || r.ballast.held >= size || r.ballast.hopeless || free-size < mark+mark/4 {

@@ -3,7 +3,9 @@ package storage
 import (
 	"errors"
 	"log/slog"
+	"math"
 	"math/rand/v2"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -335,4 +337,39 @@ func TestAgeSurvivesRestarts(t *testing.T) {
 		}
 		mustClose(t, d)
 	}
+}
+
+// TestFullCompaction proves that a compaction for which there is no room is refused
+// before it reads anything, and is done once there is.
+func TestFullCompaction(t *testing.T) {
+	t.Parallel()
+	s := newSmall(t)
+	c := smallConfig
+	c.Compact, c.SegmentBytes = true, 1<<20
+	s.l.SetConfig(c)
+	for i := range 12 {
+		mustAppend(t, s.l, keyedBatch(t, record.None, keyed{key: strconv.Itoa(i % 3), value: strings.Repeat("v", 500<<10)}))
+	}
+	waitDurable(t, s.l)
+	eventually(t, "the seals", func() bool { return sealedCount(s.l) == s.l.Segments()-1 })
+	other, err := s.fs.OpenFile("/other", 0o102)
+	if err == nil {
+		err = other.Allocate(0, s.free(t)-lowWaterMark(smallDisk, 0)-100<<10)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.d.room.measure()
+	done, err := s.l.Compact(t.Context(), NewCleaner(CleanerOptions{}), math.MaxInt64)
+	if !errors.Is(err, ErrFull) || done.Read > 0 {
+		t.Errorf("%d bytes were read: %v", done.Read, err)
+	}
+	if err := errors.Join(other.Close(), s.fs.Remove("/other")); err != nil {
+		t.Fatal(err)
+	}
+	s.d.room.measure()
+	if done, err := s.l.Compact(t.Context(), NewCleaner(CleanerOptions{}), math.MaxInt64); err != nil || done.Removed == 0 {
+		t.Errorf("with room: %+v, %v", done, err)
+	}
+	mustClose(t, s.d)
 }

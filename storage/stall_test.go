@@ -6,6 +6,7 @@ import (
 	"path"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"leat/storage/disk"
@@ -97,4 +98,36 @@ func TestStalledDisk(t *testing.T) {
 	waitDurable(t, other)
 	eventually(t, "the stall to be over", func() bool { return d.Stalled() == 0 })
 	mustClose(t, d)
+}
+
+// TestStallOfFullDisk proves that a disk that hangs while it is full, so that even
+// the measurement of its room waits, is told of all the same, and when it answers.
+func TestStallOfFullDisk(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newSmall(t)
+		release := s.fs.Stall(func(op disk.Op) bool { return op.Kind == disk.OpRemove && path.Base(op.Path) == ballastFile })
+		other, err := s.fs.OpenFile("/other", 0o102)
+		if err == nil {
+			err = other.Allocate(0, s.free(t))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(StallAfter + 2*keeperTick)
+		synctest.Wait()
+		if lines := s.lines.count("does not answer"); lines != 1 || s.ballast() == 0 {
+			t.Errorf("%d lines, %d bytes of ballast:\n%s", lines, s.ballast(), s.lines.text.String())
+		}
+		release()
+		time.Sleep(2 * keeperTick)
+		synctest.Wait()
+		if s.lines.count("answers again") != 1 || s.ballast() != 0 {
+			t.Errorf("%d bytes of ballast:\n%s", s.ballast(), s.lines.text.String())
+		}
+		if err := other.Close(); err != nil {
+			t.Error(err)
+		}
+		mustClose(t, s.d)
+	})
 }

@@ -6,19 +6,29 @@ import (
 	"time"
 )
 
-// watch looks at the disk each second until ctx ends. It has a goroutine of its
+// watchRoom measures the disk each second until ctx ends. It has a goroutine of its
 // own, because a disk that hangs holds up those that write.
-func (d *Dir) watch(ctx context.Context) {
+func (d *Dir) watchRoom(ctx context.Context) {
+	eachTick(ctx, d.room.measure)
+}
+
+// watchStalls tells of a disk that hangs until ctx ends. It waits for nothing: even
+// a measurement may, where it removes the ballast.
+func (d *Dir) watchStalls(ctx context.Context) {
+	stalled := false
+	eachTick(ctx, func() { stalled = d.tellStall(stalled, d.Stalled()) })
+}
+
+// eachTick calls fn each second until ctx ends.
+func eachTick(ctx context.Context, fn func()) {
 	tick := time.NewTicker(keeperTick)
 	defer tick.Stop()
-	stalled := false
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-			d.room.measure()
-			stalled = d.tellStall(stalled, d.Stalled())
+			fn()
 		}
 	}
 }
