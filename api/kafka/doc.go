@@ -40,6 +40,10 @@
 // asks. Fetched bytes of 32 KiB or more never enter the process: they leave
 // the segment file by sendfile(2) behind a skeleton that is encoded by hand.
 //
+// An answer is in proportion to what is asked and to what there is: what a
+// request names again is answered once, or refused behind a bound, and the size
+// of a request is bounded for each API.
+//
 // # What is refused without an answer
 //
 // A size that is negative or above the limit, bytes that look like HTTP or

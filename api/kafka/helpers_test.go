@@ -47,6 +47,8 @@ type setup struct {
 	authorizer auth.Authorizer
 	// disk, if there is one, holds the directory.
 	disk *disk.Mem
+	// now, if there is one, is the broker's clock.
+	now func() time.Time
 	// closes says that the test closes the broker.
 	closes bool
 }
@@ -93,7 +95,7 @@ func openBroker(t testing.TB, addr string, s *setup) *broker.Broker {
 	if err != nil {
 		t.Fatal(err)
 	}
-	opts := broker.Options{Path: s.dir, Host: host, Port: int32(n), Configs: s.configs, Authorizer: s.authorizer}
+	opts := broker.Options{Path: s.dir, Host: host, Port: int32(n), Configs: s.configs, Authorizer: s.authorizer, Now: s.now}
 	if s.disk != nil {
 		opts.FS = s.disk
 	}
