@@ -98,6 +98,7 @@ func TestForeignDirectory(t *testing.T) {
 		{"LOCK logs postgresql.conf", false},
 		{"CLEAN", false},
 		{"lost+found .snapshot", true},
+		{"LOCK", true},
 		{"LOCK meta.json.tmp logs trash quarantine", true},
 	} {
 		m := disk.NewMem()
