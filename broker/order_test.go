@@ -16,7 +16,7 @@ import (
 	"leat/storage/record"
 )
 
-var orderProof = disktest.Proof{Name: "TestOrder", Short: 4, Body: proveOrder}
+var orderProof = disktest.Proof{Name: "TestOrder", Short: 2, Body: proveOrder}
 
 // TestOrder proves of what is between the logs and the metadata that it happens
 // in its order, by what is durable at each of these moments: a partition is in
@@ -108,7 +108,7 @@ func proveOrder(t testing.TB, seed uint64, c *disktest.Counts) {
 	r := &modelRun{t: t, counts: c, rng: rand.New(rand.NewPCG(seed, 7)), fs: m.fs, state: state{}, after: state{}}
 	r.open()
 	defer func() { _ = r.b.Close() }()
-	for range 80 {
+	for range 60 {
 		if r.rng.IntN(15) == 0 {
 			r.restart()
 		}
