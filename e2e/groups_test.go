@@ -1,13 +1,9 @@
 package e2e
 
 import (
-	"context"
-	"errors"
 	"fmt"
-	"net"
 	"os/exec"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -19,233 +15,89 @@ import (
 // groupArgs have groups not wait for more members, and allow short sessions.
 var groupArgs = []string{"--set", "group.initial.rebalance.delay.ms=50", "--set", "group.min.session.timeout.ms=100"}
 
-// groupMember is a member of the group g that reads the topic t and commits after each poll what it got.
-type groupMember struct {
-	*kgo.Client
-	work   sync.WaitGroup
-	cancel context.CancelFunc
-	dialer severed
-	mu     struct {
-		sync.Mutex
-		seen  []string // partition/offset
-		owned map[int32]bool
-	}
-}
-
-// severed is a dialer until it is cut.
-type severed struct {
-	mu    sync.Mutex
-	off   bool
-	conns []net.Conn
-}
-
-var errCut = errors.New("cut off")
-
-func (c *severed) dial(ctx context.Context, network, addr string) (net.Conn, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.off {
-		return nil, errCut
-	}
-	nc, err := new(net.Dialer).DialContext(ctx, network, addr)
-	if err == nil {
-		c.conns = append(c.conns, nc)
-	}
-	return nc, err
-}
-
-// cut is what the server sees of a client that dies.
-func (c *severed) cut() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.off = true
-	for _, nc := range c.conns {
-		_ = nc.Close()
-	}
-	c.conns = nil
-}
-
-// mend lets the client come back.
-func (c *severed) mend() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.off = false
-}
-
-// join starts a member; it ends with the test.
-func (s *server) join(opts ...kgo.Opt) *groupMember {
-	s.t.Helper()
-	m := &groupMember{}
-	m.mu.owned = map[int32]bool{}
-	note := func(have bool) func(context.Context, *kgo.Client, map[string][]int32) {
-		return func(_ context.Context, _ *kgo.Client, parts map[string][]int32) {
-			m.mu.Lock()
-			defer m.mu.Unlock()
-			for _, p := range parts["t"] {
-				if delete(m.mu.owned, p); have {
-					m.mu.owned[p] = true
-				}
-			}
-		}
-	}
-	m.Client = s.kgo(append([]kgo.Opt{
-		kgo.Dialer(m.dialer.dial), kgo.ConsumerGroup("g"), kgo.ConsumeTopics("t"), kgo.DisableAutoCommit(), kgo.BlockRebalanceOnPoll(),
-		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.SessionTimeout(2 * time.Second), kgo.HeartbeatInterval(200 * time.Millisecond),
-		kgo.OnPartitionsAssigned(note(true)), kgo.OnPartitionsRevoked(note(false)), kgo.OnPartitionsLost(note(false)),
-		kgo.MetadataMinAge(100 * time.Millisecond), kgo.MetadataMaxAge(500 * time.Millisecond), kgo.FetchMaxWait(200 * time.Millisecond),
-	}, opts...)...)
-	ctx, cancel := context.WithCancel(s.t.Context())
-	m.cancel = cancel
-	m.work.Go(func() { m.consume(ctx) })
-	s.t.Cleanup(m.stop)
-	return m
-}
-
-func (m *groupMember) consume(ctx context.Context) {
-	for ctx.Err() == nil {
-		fetches := m.PollRecords(ctx, 50)
-		records := fetches.Records()
-		if len(records) > 0 && m.CommitRecords(ctx, records...) == nil {
-			m.mu.Lock()
-			for _, r := range records {
-				m.mu.seen = append(m.mu.seen, fmt.Sprint(r.Partition, "/", r.Offset))
-			}
-			m.mu.Unlock()
-		}
-		m.AllowRebalance()
-	}
-}
-
-// stop ends the work; a static member stays in the group, another leaves with Close.
-func (m *groupMember) stop() {
-	m.cancel()
-	m.work.Wait()
-	m.CloseAllowingRebalance()
-}
-
-func (m *groupMember) parts() int {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return len(m.mu.owned)
-}
-
-// share waits until every one of n partitions has one owner, and no member more than most.
-func share(t *testing.T, members []*groupMember, n, most int) {
-	t.Helper()
-	eventually(t, fmt.Sprintf("a share of %d partitions", n), func() error {
-		owners := map[int32]int{}
-		for _, m := range members {
-			m.mu.Lock()
-			for p := range m.mu.owned {
-				owners[p]++
-			}
-			own := len(m.mu.owned)
-			m.mu.Unlock()
-			if own > most {
-				return fmt.Errorf("a member has %d partitions", own)
-			}
-		}
-		if len(owners) != n {
-			return fmt.Errorf("owners %v", owners)
-		}
-		for p, c := range owners {
-			if c != 1 {
-				return fmt.Errorf("partition %d has %d owners", p, c)
-			}
-		}
-		return nil
-	})
-}
-
-// fill produces n records to each of partitions.
-func (s *server) fill(partitions int32, n int) {
-	s.t.Helper()
-	client := s.kgo(kgo.RecordPartitioner(kgo.ManualPartitioner()))
-	var records []*kgo.Record
-	for p := range partitions {
-		for i := range n {
-			records = append(records, &kgo.Record{Topic: "t", Partition: p, Value: fmt.Append(nil, i)})
-		}
-	}
-	if err := client.ProduceSync(s.t.Context(), records...).FirstErr(); err != nil {
-		s.t.Fatal(err)
-	}
-}
-
-// once waits until the members have read n records together, none of them twice.
-func once(t *testing.T, members []*groupMember, n int) {
-	t.Helper()
-	eventually(t, fmt.Sprintf("%d records", n), func() error {
-		seen := map[string]int{}
-		for _, m := range members {
-			m.mu.Lock()
-			for _, r := range m.mu.seen {
-				if seen[r]++; seen[r] > 1 {
-					t.Errorf("%s was read twice", r)
-				}
-			}
-			m.mu.Unlock()
-		}
-		if len(seen) < n {
-			return fmt.Errorf("%d of them", len(seen))
-		}
-		return nil
-	})
-}
-
-// committed is what the group g has committed for a partition of t, -1 for nothing.
-func (s *server) committed(partition int32) int64 {
-	s.t.Helper()
-	offsets, err := s.admin().FetchOffsets(s.t.Context(), "g")
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	if o, ok := offsets.Lookup("t", partition); ok {
-		return o.At
-	}
-	return -1
-}
-
-// TestGroupOfSix proves that of six members on four partitions two are idle, that one of them takes over from a member
-// that dies, and that all get work when there are eight partitions; nothing is read twice or skipped.
+// TestGroupOfSix proves that of six members on four partitions two are idle, without an error; that one of them takes over
+// within the session timeout from a member that dies, whose commits are refused from then on; and that all six have work
+// when there are eight partitions. Records are written all the time: none is skipped, nor read again once it was committed.
 func TestGroupOfSix(t *testing.T) {
 	s := start(t, groupArgs...)
 	s.createTopic("t", 4)
 	s.fill(4, 100)
-	var members []*groupMember
+	var members, everybody []*groupMember
+	join := func() {
+		m := s.join()
+		members, everybody = append(members, m), append(everybody, m)
+	}
 	for range 6 {
-		members = append(members, s.join())
+		join()
 	}
 	share(t, members, 4, 1)
-	once(t, members, 400)
+	written := newFeed(s)
+	written.at(500)
 
 	dead := 0
 	for members[dead].parts() == 0 {
 		dead++
 	}
+	id, generation := members[dead].GroupMetadata()
 	began := time.Now()
 	members[dead].dialer.cut()
 	members = append(members[:dead:dead], members[dead+1:]...)
 	share(t, members, 4, 1)
-	if took := time.Since(began); took > 2*time.Second+5*time.Second {
-		t.Errorf("another member took over after %v, the session is 2 s", took)
+	// The session, and a heartbeat until the others hear of it; the rest is the machine's.
+	if took := time.Since(began); took > memberSession+2*time.Second {
+		t.Errorf("another member took over after %v, the session is %v", took, memberSession)
 	}
+	idle := 0
+	for _, m := range members {
+		if m.parts() == 0 {
+			idle++
+		}
+	}
+	if idle != 1 {
+		t.Errorf("%d of five members are idle on four partitions", idle)
+	}
+	s.refusesZombie(id, generation)
+	_, now := members[0].GroupMetadata()
+	s.refusesOld(members[0], generation)
+	if now <= generation {
+		t.Errorf("generation %d after another member took over, was %d", now, generation)
+	}
+	join()
+	written.at(written.soFar() + 500)
 
 	if _, err := s.admin().UpdatePartitions(t.Context(), 8, "t"); err != nil {
 		t.Fatal(err)
 	}
-	members = append(members, s.join())
+	written.partitions.Store(8)
 	share(t, members, 8, 2)
-	s.fill(8, 50)
+	for i, m := range members {
+		if m.parts() == 0 {
+			t.Errorf("member %d of six has nothing of eight partitions", i)
+		}
+	}
+	written.at(written.soFar() + 500)
+	written.stop()
+	w := s.wire()
+	var ends []int64
+	for p := range int32(8) {
+		ends = append(ends, w.end("t", p))
+	}
 	eventually(t, "the end of the topic", func() error {
-		for p, want := range []int64{150, 150, 150, 150, 50, 50, 50, 50} {
+		for p, want := range ends {
 			if got := s.committed(int32(p)); got != want {
 				return fmt.Errorf("partition %d is read up to %d of %d", p, got, want)
 			}
 		}
 		return nil
 	})
-	once(t, members, 4*50+4*50)
+	readOnce(t, everybody, ends)
+	for _, m := range everybody {
+		m.mu.Lock()
+		if len(m.mu.errs) > 0 && m != everybody[dead] {
+			t.Errorf("a member was given errors: %v", m.mu.errs)
+		}
+		m.mu.Unlock()
+	}
 }
 
 // TestGroupCooperative proves that members that rebalance cooperatively share the partitions, too.
