@@ -121,24 +121,15 @@ func (c *connect) properties(name string, set map[string]string) (string, error)
 	return c.file(name+".properties", text.String())
 }
 
-// worker is what each of the two kinds of workers is told; the address is that of its own API.
-func (c *connect) worker(more map[string]string) (path, api string, err error) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", "", err
-	}
-	api = "http://" + listener.Addr().String()
-	if err := listener.Close(); err != nil {
-		return "", "", err
-	}
+// worker writes what each of the two kinds of workers is told.
+func (c *connect) worker(more map[string]string) (path string, err error) {
 	set := map[string]string{
-		"bootstrap.servers": c.addr, "listeners": api, "offset.flush.interval.ms": "500",
+		"bootstrap.servers": c.addr, "listeners": "http://127.0.0.1:0", "offset.flush.interval.ms": "500",
 		"key.converter": "org.apache.kafka.connect.storage.StringConverter", "value.converter": "org.apache.kafka.connect.storage.StringConverter",
 	}
 	maps.Copy(set, more)
 	c.workers++
-	path, err = c.properties(fmt.Sprintf("worker-%d", c.workers), set)
-	return path, api, err
+	return c.properties(fmt.Sprintf("worker-%d", c.workers), set)
 }
 
 func connectStandalone(j *java) error {
@@ -155,7 +146,7 @@ func connectStandalone(j *java) error {
 		return err
 	}
 	for range 2 {
-		path, _, err := c.worker(map[string]string{"offset.storage.file.filename": filepath.Join(c.dir, "offsets")})
+		path, err := c.worker(map[string]string{"offset.storage.file.filename": filepath.Join(c.dir, "offsets")})
 		if err != nil {
 			return err
 		}
@@ -173,19 +164,55 @@ func connectStandalone(j *java) error {
 	return nil
 }
 
-// distributed starts a worker of a group that keeps all it knows in three topics.
+// distributed starts a worker of a group that keeps all it knows in three topics, and returns when its API answers. A
+// port that was free may be taken when the worker comes to it, and then the worker ends.
 func (c *connect) distributed() (*service, string, error) {
-	path, api, err := c.worker(map[string]string{
-		"group.id": "connect", "session.timeout.ms": "6000", "heartbeat.interval.ms": "1000", "scheduled.rebalance.max.delay.ms": "1000",
+	for range 5 {
+		api, err := freePort()
+		if err != nil {
+			return nil, "", err
+		}
+		worker, err := c.distributedAt(api)
+		if err != nil {
+			return nil, "", err
+		}
+		err = c.until("the API of the worker", func() error {
+			select {
+			case <-worker.ended:
+				return nil
+			default:
+				return request(c.ctx, http.MethodGet, api+"/connectors", nil)
+			}
+		})
+		select {
+		case <-worker.ended:
+		default:
+			return worker, api, err
+		}
+	}
+	return nil, "", errors.New("no worker stays")
+}
+
+func freePort() (api string, err error) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	return "http://" + listener.Addr().String(), listener.Close()
+}
+
+func (c *connect) distributedAt(api string) (*service, error) {
+	path, err := c.worker(map[string]string{
+		"listeners": api,
+		"group.id":  "connect", "session.timeout.ms": "6000", "heartbeat.interval.ms": "1000", "scheduled.rebalance.max.delay.ms": "1000",
 		"config.storage.topic": "connect-configs", "config.storage.replication.factor": "-1",
 		"offset.storage.topic": "connect-offsets", "offset.storage.replication.factor": "-1", "offset.storage.partitions": "5",
 		"status.storage.topic": "connect-status", "status.storage.replication.factor": "-1",
 	})
 	if err != nil {
-		return nil, "", err
+		return nil, err
 	}
-	worker, err := c.start("org.apache.kafka.connect.cli.ConnectDistributed", path)
-	return worker, api, err
+	return c.start("org.apache.kafka.connect.cli.ConnectDistributed", path)
 }
 
 // configure makes or changes a connector by the API of a worker.

@@ -101,6 +101,15 @@ func (j *java) says(words []string, class string, args ...string) error {
 	return hasAll(out, words...)
 }
 
+// silent runs a tool whose output must not have the word.
+func (j *java) silent(word, class string, args ...string) error {
+	out, err := j.tool(class, args...)
+	if err == nil && strings.Contains(out, word) {
+		err = fmt.Errorf("%q is in:\n%s", word, out)
+	}
+	return err
+}
+
 // hasAll is nil for a text that has all the words. Any white space is one space.
 func hasAll(text string, words ...string) error {
 	plain := strings.Join(strings.Fields(text), " ")

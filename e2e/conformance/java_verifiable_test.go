@@ -56,6 +56,9 @@ func (j *java) moreRecords(topic string, n int) error {
 			acked++
 		}
 	}
+	if len(written) == 0 {
+		return fmt.Errorf("no events in %q", out)
+	}
 	if last := written[len(written)-1]; acked != n || last.Name != "tool_data" || last.Acked != n {
 		return fmt.Errorf("%d of %d sent, and at last %+v", acked, n, last)
 	}

@@ -271,7 +271,7 @@ public final class Drive implements AutoCloseable {
     private void join(JsonNode ask) {
         Map<String, Object> options = new HashMap<>();
         options.put("group.id", group(ask));
-        options.put("session.timeout.ms", 10_000);
+        options.put("session.timeout.ms", PATIENCE);
         options.put("heartbeat.interval.ms", 500);
         if (!ask.get("instance").asText().isEmpty()) {
             options.put("group.instance.id", ask.get("instance").asText());

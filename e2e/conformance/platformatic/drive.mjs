@@ -126,8 +126,8 @@ const operations = {
       groupId: ask.group,
       groupInstanceId: ask.instance || undefined,
       autocommit: false,
-      sessionTimeout: 10_000,
-      rebalanceTimeout: 10_000,
+      sessionTimeout: patience,
+      rebalanceTimeout: patience,
       heartbeatInterval: 500,
       maxWaitTime: 200
     })

@@ -113,7 +113,7 @@ class Driver:
             group_instance_id=ask["instance"] or None,
             enable_auto_commit=False,
             auto_offset_reset="earliest",
-            session_timeout_ms=10_000,
+            session_timeout_ms=PATIENCE * 1000,
             heartbeat_interval_ms=500,
             **options,
         )
