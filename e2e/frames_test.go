@@ -21,10 +21,11 @@ import (
 const (
 	// frameLimit is how long a connection whose client has said all may take to be answered and closed.
 	frameLimit = 20 * time.Second
-	// frameMemory is by how much the process may ever grow over what it had after the first rounds, and frameRest what
-	// may be left of that when all is over.
-	frameMemory = 256 << 20
-	frameRest   = 64 << 20
+	// frameMemory is by how much the process may ever grow over what it had after the first rounds: several of the
+	// largest frames may meet, see TestAnswersInProportion. frameRest is what may be left of it when all is over: the
+	// tables and the cache of the metadata store, and what is kept to be used again.
+	frameMemory = 512 << 20
+	frameRest   = 96 << 20
 )
 
 // sentinel is what no frame touches: topics with their ends, a group with its offsets.
