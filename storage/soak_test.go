@@ -8,6 +8,56 @@ import (
 	"leat/storage/disk/disktest"
 )
 
+// What a log is exposed to, and which tests prove that it stands that; where nothing
+// else is said they are in this package. LEAT_LONG=1 makes some as large as they can
+// be, and make soak looks for new seeds.
+//
+//   - power cut at any moment, any share kept: TestModel, TestCompactModel,
+//     TestCrashTwice; broker TestModel.
+//   - before each operation of a fixed life: TestCrashEverywhere, TestTruncateCrash,
+//     TestSwapCrash, TestRepairCrash.
+//   - again during the recovery from one: TestCrashEverywhere, TestCrashTwice.
+//   - order of syncs, and each one needed: TestOrder, TestEverySyncIsNeeded,
+//     TestNoticed; broker TestOrder; meta TestEverySyncIsNeeded.
+//   - a disk that lies: TestLyingDisk.
+//   - torn ends, lost sectors, foreign bytes, zeros: TestTornAtEveryByte,
+//     TestTornSector, TestForeignTail, TestZerosDoNotGrow.
+//   - bits that flip in logs: TestFlippedHeader, TestFlips, TestFlipsAreNotRead,
+//     TestCheckFlips; e2e TestFlippedBits, TestFlippedBitsAtDoors.
+//   - damaged indexes, checkpoints, marks, snapshots: TestDamagedIndex,
+//     TestCheckpointBitFlips, TestCheckpointSlots, TestCleanMarkerDamaged,
+//     TestSnapshotBad.
+//   - damaged metadata: meta TestDamageNamesFile, TestLostMarkers; e2e
+//     TestDamagedMetadata.
+//   - missing, unknown, swapped, restored files: TestRecovery,
+//     TestLostAndBroughtBack, TestSetAside, TestSwappedDirectories, TestReplacedLog,
+//     TestOlderBackup, TestOddLog.
+//   - no room, quota, file size: TestNoSpaceEverywhere, TestNoRoomAnywhere,
+//     TestLowWater, TestFilledByOthers; meta TestFullDiskEverywhere; broker
+//     TestFullDisk; e2e TestDiskFull, TestDiskFilledByOthers, TestFileSizeLimit.
+//   - errors of any call, syncs that fail once: TestErrorsAnywhere,
+//     TestSyncErrorIsFinal, TestWriteErrorIsUndone, TestTruncateFault; meta
+//     TestFailureIsFinal.
+//   - a disk that hangs: TestStalledDisk.
+//   - kill -9, stop under load, pause, second process: TestModel; broker TestModel;
+//     e2e TestKillLoop, TestKillsAtEachStep, TestStopUnderPolls, TestPausedProcess,
+//     TestSecondProcess.
+//   - descriptors and mappings: TestOutOfDescriptors, TestFileAndMappingLimits,
+//     TestMappingsAreBounded; e2e TestFewDescriptors, TestIndexesAreHurt.
+//   - clocks: TestClockJumps, TestClockWatch, TestSteady, TestAgeSurvivesRestarts;
+//     broker TestRetentionWithoutClock.
+//   - nothing, the largest, the furthest: TestEmptyFiles, TestForeignDirectory,
+//     TestLargestBatches, TestLargestSegment, TestLargeOffsets, TestHugeHole.
+//   - rewriting beside readers: TestSwap, TestSwapCrash, TestCompactConcurrently.
+//   - everything at once under the race detector: TestConcurrentUse,
+//     TestTruncateStress, TestSetStartStress; broker TestRetentionRaces.
+//   - the same answers with any options: TestOptionsChangeNoAnswer.
+//   - any bytes in any decoder: FuzzDecoders, FuzzIndex, FuzzSnapshot,
+//     FuzzSwapRecord, FuzzDecodeCheckpoint, FuzzDecodeClean, FuzzParseIdentity;
+//     record FuzzNext, FuzzCheck, FuzzReader, FuzzTimes, FuzzRewrite.
+//   - scrub and check: TestScrub, TestFindFlip, TestCheckDamage, TestCheckOnDisk;
+//     e2e TestScrubFinds, TestCheck.
+
 // TestSoak searches for seeds that break a proof; see make soak.
 func TestSoak(t *testing.T) {
 	disktest.Soak(t, modelProof, compactProof, scriptSoak, optionsProof, lyingProof, orderProof, mutantSoak)
