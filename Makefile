@@ -20,6 +20,8 @@ BROWSER := $(CURDIR)/e2e/browser
 LIBRDKAFKA := $(CURDIR)/e2e/conformance/librdkafka
 # npm writes this file when it has installed what package-lock.json says.
 BROWSER_MODULES := $(BROWSER)/node_modules/.package-lock.json
+KAFKAJS := $(CURDIR)/e2e/conformance/kafkajs
+KAFKAJS_MODULES := $(KAFKAJS)/node_modules/.package-lock.json
 
 # Where unit tests live: everything but the tests that run the binary.
 PACKAGES = $$(go list ./... | grep -v '^leat/e2e')
@@ -140,8 +142,8 @@ c-compiler:
 		$(APT_INSTALL) gcc libc6-dev >/dev/null; \
 	fi
 
-# kcat, strace and a browser are for tests from outside. The browser test needs Node 20: without it that test is skipped,
-# in CI it fails.
+# kcat, strace and a browser are for tests from outside. The browser test and KafkaJS need Node 20: without it they are
+# skipped, in CI they fail.
 test-tools: c-compiler $(BIN)/promtool
 	@missing=(); \
 	command -v kcat >/dev/null || missing+=(kcat); \
@@ -150,13 +152,13 @@ test-tools: c-compiler $(BIN)/promtool
 	if [ "$${node:-0}" -ge 20 ] && command -v npm >/dev/null; then \
 		command -v chromium >/dev/null || command -v google-chrome >/dev/null || missing+=(chromium); \
 	else \
-		node=; echo "test: no Node 20 with npm, so no browser test"; \
+		node=; echo "test: no Node 20 with npm, so neither the browser test nor KafkaJS"; \
 	fi; \
 	if [ "$${#missing[@]}" -gt 0 ]; then \
 		echo "test: installing $${missing[*]}"; \
 		$(APT_INSTALL) "$${missing[@]}" >/dev/null; \
 	fi; \
-	[ -z "$$node" ] || $(MAKE) -s $(BROWSER_MODULES)
+	[ -z "$$node" ] || $(MAKE) -s $(BROWSER_MODULES) $(KAFKAJS_MODULES)
 
 # What the clients outside Go run on. One that cannot be had does not keep the others from running: the table then says
 # what its installation said last.
@@ -196,9 +198,9 @@ $(INSTALLED)/java.done: $(CONFORMANCE)/java/pom.xml $(CONFORMANCE)/java/connect.
 	@cd $(INSTALLED)/java && java -jar lib/ecj-*.jar -17 -nowarn -proc:none -cp "$$(printf '%s:' lib/*.jar)" -d classes $(CONFORMANCE)/java/Drive.java
 	@touch $@
 
-$(BROWSER_MODULES): $(BROWSER)/package.json $(BROWSER)/package-lock.json
-	@echo "test: npm ci in e2e/browser"
-	@cd $(BROWSER) && npm ci --no-audit --no-fund --loglevel=error >/dev/null
+$(BROWSER_MODULES) $(KAFKAJS_MODULES): %/node_modules/.package-lock.json: %/package.json %/package-lock.json
+	@echo "test: npm ci in $(patsubst $(CURDIR)/%,%,$*)"
+	@cd $* && npm ci --no-audit --no-fund --loglevel=error >/dev/null
 	@touch $@
 
 # promtool checks the alert rules and the names of metrics. It is taken out of Debian's package: installing that would

@@ -81,7 +81,7 @@ type client struct {
 
 // clients are the columns, in the order of the table.
 func clients() []client {
-	return slices.Concat(kcatClients, librdkafkaClients, goClients, foreignClients)
+	return slices.Concat(kcatClients, librdkafkaClients, goClients, kafkaJSClients, foreignClients)
 }
 
 // suite is a set of tests that others wrote, or tools that are run as commands. Each test is a row of the second table.

@@ -19,7 +19,7 @@ func (c *check) fill(n int) ([]record, error) {
 		records[i].Timestamp = first + int64(i)*1000
 	}
 	for at := 0; at < n; at += 10 {
-		if err := c.oracle.write(c.ctx, "lz4", c.topic, 0, records[at:min(at+10, n)]); err != nil {
+		if err := c.oracle.write(c.ctx, "gzip", c.topic, 0, records[at:min(at+10, n)]); err != nil {
 			return nil, err
 		}
 	}
