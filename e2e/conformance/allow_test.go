@@ -8,7 +8,7 @@ const anyRow = "*"
 
 // allowed is what may fail, and why.
 var allowed = map[key]string{
-	{"franz-go's tests", "TestTxnEtl"}: "transactions are not offered yet",
+	{"franz-go's tests", "TestTxnEtl"}:                           "transactions are not offered yet",
 	{"kafka-go", "times of the server"}:                          "kafka-go gives its reader the producer's time, whatever the batch says of it",
 	{"@platformatic/kafka", "times of the server"}:               "the client gives its reader the producer's time, whatever the batch says of it",
 	{"@platformatic/kafka", "group: static member"}:              "a static member that closes leaves the group, because this client sends LeaveGroup for it",

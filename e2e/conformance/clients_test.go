@@ -94,7 +94,7 @@ type suite struct {
 
 // suites are the parts of the second table, in its order.
 func suites() []suite {
-	return javaSuites
+	return slices.Concat([]suite{franzSuite}, javaSuites)
 }
 
 // TestClients runs every check with every client. The long form writes the table; the quick form agrees with it.

@@ -18,6 +18,12 @@
 // Every field of an ask is always there; bytes are base64, or null. {} is success, {"error":"…"} a failure in the
 // client's words, {"not_offered":"…"} says why the client cannot do that. The types ask and reply name all fields.
 //
+// # Tools, and the tests of others
+//
+// A suite is a run of commands or of tests that somebody else wrote. It reports each of them by a name of its own, which
+// is a row of the second table. franz-go's tests come out of the module cache, in the version of go.mod; what is outside
+// Go is pinned in the folder of its language, and make conformance-tools installs it.
+//
 // LEAT_BIN names the binary to test. LEAT_LONG=1 asks for all clients and writes the table; without it the quick ones
 // run and must agree with it. Where CI=true a client that cannot be had is a failure, elsewhere its test is skipped.
 package conformance

@@ -88,7 +88,7 @@ func runGoTests(ctx context.Context, dir, addr string, tests []string, limit tim
 	}
 	for _, name := range tests {
 		if _, ok := results[name]; !ok {
-			results[name] = fmt.Errorf("it did not end: %v%s", err, words.last())
+			results[name] = errors.Join(errors.New("it did not end"), err, errors.New(words.last()))
 		}
 	}
 	return results, lines.Err()
