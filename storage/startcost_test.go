@@ -126,3 +126,35 @@ func TestStartReadsLittle(t *testing.T) {
 	}
 	mustClose(t, c.dir)
 }
+
+// TestStartOpensLittle proves that a start after kill -9 opens only files that are
+// there, and of a log with one batch behind the checkpoint no more than three: the
+// text that says whose it is, the .log, and the header of its index.
+func TestStartOpensLittle(t *testing.T) {
+	t.Parallel()
+	c := newCrowd(t, 40)
+	left := c.fs.CrashClone(1, nil)
+	mustClose(t, c.dir)
+	for _, l := range c.logs {
+		(&crowd{fs: left}).addUnsynced(t, l)
+	}
+	var opened []string
+	left.SetFault(func(op disk.Op) error {
+		if op.Kind == disk.OpOpen && strings.HasPrefix(op.Path, "/data/logs/") {
+			opened = append(opened, op.Path)
+		}
+		return nil
+	})
+	c.fs, c.dir = left, openDir(t, left)
+	c.open(t)
+	left.SetFault(nil)
+	for _, name := range opened {
+		if _, err := left.Stat(name); err != nil {
+			t.Errorf("%s was opened: %v", name, err)
+		}
+	}
+	if most := 3 * len(c.logs); len(opened) > most {
+		t.Errorf("%d files of %d logs were opened, want at most %d", len(opened), len(c.logs), most)
+	}
+	mustClose(t, c.dir)
+}

@@ -180,9 +180,13 @@ func liveGenerations(names []string, dead func(base int64, gen uint32) bool) map
 // hold says nothing: then the log is what its files are.
 func (r *recovery) readSwap(names []string) error {
 	fsys := r.dir.opts.FS
-	rec, known, err := readSwap(fsys, r.log.path)
-	r.swapped = known || slices.Contains(names, swapFile+tmpSuffix)
+	r.swapped = slices.Contains(names, swapFile+tmpSuffix)
 	r.dead = noneDead
+	if !slices.Contains(names, swapFile) {
+		return nil
+	}
+	rec, known, err := readSwap(fsys, r.log.path)
+	r.swapped = r.swapped || known
 	if errors.Is(err, ErrCorrupt) {
 		r.dir.opts.Logger.Error("the record of a rewriting does not hold and is not used", slog.Any("err", err))
 		return nil
