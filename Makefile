@@ -1,4 +1,4 @@
-# What a fresh machine needs: Go 1.26, make, git, curl and, for the browser test, Node 20 with npm. `make test` installs
+# What a fresh machine needs: Go 1.26, make, git, curl and, for the browser test and KafkaJS, Node 20 with npm. `make test` installs
 # the rest by apt and npm, only what is missing.
 # CI calls these targets and nothing else.
 

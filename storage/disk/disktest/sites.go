@@ -1,7 +1,7 @@
 // Package disktest is what the proofs of storage and broker share: where the
 // sources ask for durability (Sites), a test body that may fail without failing
-// the test (Attempt), every file with its bytes (Tree), and the search for seeds that break something (Run,
-// Soak). Only tests import it.
+// the test (Attempt), every file with its bytes (Tree), and the search for seeds
+// that break something (Run, Soak). Only tests import it.
 package disktest
 
 import (
