@@ -54,20 +54,20 @@ func Check(ctx context.Context, o Options, use func(*DB) error) ([]Damage, error
 	if err != nil {
 		return nil, err
 	}
-	if err := db.unlessFailed(func() error { return db.open(fsys, true) }); err != nil {
+	if err := db.look(func() error { return db.open(fsys, true) }); err != nil {
 		return addDamage(damages, openError(o.Dir, fsys, err))
 	}
-	if err := db.unlessFailed(func() error { return db.verify(ctx) }); err != nil {
+	if err := db.look(func() error { return db.verify(ctx) }); err != nil {
 		if ctx.Err() == nil {
 			damages, err = addDamage(damages, openError(o.Dir, fsys, err))
 		}
-		_ = db.unlessFailed(db.pebble.Close) // only read; it fails for the damage that was found
+		_ = db.look(db.pebble.Close) // only read; it fails for the damage that was found
 		return damages, err
 	}
 	if use != nil {
 		err = use(db)
 	}
-	return damages, errors.Join(err, db.unlessFailed(db.pebble.Close))
+	return damages, errors.Join(err, db.look(db.pebble.Close))
 }
 
 // readOnly is a store that is still to be opened, to read it only.
@@ -106,17 +106,17 @@ func Peek(ctx context.Context, o Options, use func(*DB) error) (opened bool, err
 		}
 	}
 	db, fsys := readOnly(o)
-	if err := db.unlessFailed(func() error { return db.open(fsys, true) }); err != nil {
+	if err := db.look(func() error { return db.open(fsys, true) }); err != nil {
 		o.Logger.Debug("metadata store cannot be looked at", slog.Any("err", err))
 		return false, nil
 	}
 	if err = use(db); err == nil {
-		err = db.unlessFailed(func() error { return db.readAll(ctx) })
+		err = db.look(func() error { return db.readAll(ctx) })
 		if err != nil && ctx.Err() == nil {
 			err = openError(o.Dir, fsys, err)
 		}
 	}
-	if closing := db.unlessFailed(db.pebble.Close); err == nil {
+	if closing := db.look(db.pebble.Close); err == nil {
 		err = closing // else it only says so again
 	}
 	return true, err

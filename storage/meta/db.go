@@ -140,6 +140,29 @@ func (db *DB) unlessFailed(fn func() error) error {
 	}
 }
 
+// look runs fn, which only reads, to its end, so that the store may be closed
+// after it: nothing that is read waits for a flush or a commit. What the store
+// says has failed names more than what fn returns.
+func (db *DB) look(fn func() error) (err error) {
+	ended := make(chan struct{})
+	go func() { // Pebble may end the goroutine
+		defer close(ended)
+		defer func() {
+			if r := recover(); r != nil {
+				err = panicError(r)
+			}
+		}()
+		err = fn()
+	}()
+	<-ended
+	select {
+	case <-db.failed:
+		return db.err()
+	default:
+		return err
+	}
+}
+
 func (db *DB) open(fsys *pebbleFS, readOnly bool) (err error) {
 	cache := pebble.NewCache(cacheBytes)
 	defer cache.Unref()
@@ -152,6 +175,7 @@ func (db *DB) options(fsys *pebbleFS, cache *pebble.Cache, readOnly bool) *pebbl
 	o := &pebble.Options{
 		FS:                 fsys,
 		ReadOnly:           readOnly,
+		DisableTableStats:  readOnly, // they are for compactions
 		Cache:              cache,
 		MemTableSize:       memTableBytes,
 		MaxOpenFiles:       maxOpenFiles,
@@ -163,7 +187,9 @@ func (db *DB) options(fsys *pebbleFS, cache *pebble.Cache, readOnly bool) *pebbl
 			// goroutine, which is Pebble's own, ends here.
 			BackgroundError: func(err error) {
 				db.fail(err)
-				runtime.Goexit()
+				if !readOnly {
+					runtime.Goexit()
+				}
 			},
 			DataCorruption: func(info pebble.DataCorruptionInfo) {
 				db.fail(&CorruptError{Path: info.Path, Err: info.Details})
