@@ -136,11 +136,12 @@ func (s *shard) run() {
 	sync := time.NewTicker(storeSync)
 	defer sync.Stop()
 	for {
-		requests := s.requests
-		if len(s.rounds) >= maxRounds || len(s.quiet) > 0 {
-			requests = nil
+		requests, due := s.requests, s.untilDue()
+		if s.held() {
+			// Nothing is due meanwhile: the heartbeat may be among those that wait.
+			requests, due = nil, time.Hour
 		}
-		timer.Reset(s.untilDue())
+		timer.Reset(due)
 		select {
 		case <-s.broker.done.Done():
 			s.stop(ErrShuttingDown)
@@ -149,7 +150,7 @@ func (s *shard) run() {
 			s.gather(fn)
 		case <-s.wake.woken:
 		case <-timer.C:
-			s.tick()
+			s.serveThenTick()
 		case <-sync.C:
 			s.syncStore()
 		}
@@ -157,6 +158,22 @@ func (s *shard) run() {
 		s.append()
 		s.settle()
 		s.beQuiet()
+	}
+}
+
+// held says that requests must wait, for the disk as a rule.
+func (s *shard) held() bool { return len(s.rounds) >= maxRounds || len(s.quiet) > 0 }
+
+// serveThenTick does what is due, but not before those are served that came in
+// time and waited: a slow coordinator is no reason to lose a member.
+func (s *shard) serveThenTick() {
+	select {
+	case fn := <-s.requests:
+		s.gather(fn)
+	default:
+	}
+	if len(s.requests) == 0 && !s.held() {
+		s.tick()
 	}
 }
 
