@@ -23,6 +23,7 @@ type offsetsModel struct {
 	fs        *disk.Mem
 	clock     shiftedClock
 	b         *Broker
+	topic     TopicID // of a, which stays
 	member    *groupClient
 	next      int64
 	want      map[place3]int64
@@ -49,6 +50,7 @@ func TestOffsetsRebuild(t *testing.T) {
 			for _, topic := range modelTopics {
 				create(t, m.b, topic, 3, nil)
 			}
+			m.topic = m.b.proposer.State().TopicNamed("a").ID
 			m.member = &groupClient{b: m.b, group: "member", topic: modelTopics[0]}
 			m.member.join(t)
 			m.member.sync(t)
@@ -202,7 +204,7 @@ func (m *offsetsModel) spoil() {
 		m.Fatal(err)
 	}
 	// What must not be taken for committed.
-	wrong := &committed{topic: TopicID(applied[1:17]), offset: 1 << 40}
+	wrong := &committed{topic: m.topic, at: m.clock.now().UnixMilli(), expires: -1, offset: 1 << 40}
 	batch.Set(s.offsetKey("wrong", "a", 0), wrong.encode())
 	batch.Set(s.key('N', "wrong"), nil)
 	switch how {
