@@ -301,10 +301,14 @@ func (k *kcat) poll(ctx context.Context, _ ask) (r reply, err error) {
 // commit is left to kcat: it commits by itself what it has printed, also when partitions are taken from it.
 func (*kcat) commit(context.Context, ask) error { return nil }
 
-func (k *kcat) leave(context.Context, ask) error {
+// leave waits for kcat to end by itself for as long as ctx lasts.
+func (k *kcat) leave(ctx context.Context, _ ask) error {
 	if err := k.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		return err
 	}
+	process := k.cmd.Process
+	stop := context.AfterFunc(ctx, func() { _ = process.Kill() })
+	defer stop()
 	k.output.Wait()
 	err := k.cmd.Wait()
 	k.cmd = nil

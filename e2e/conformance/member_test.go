@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 )
 
 // member is a client in a group. A goroutine of its own polls, and commits after each poll what it got.
@@ -56,6 +57,12 @@ func (m *member) work() {
 			m.mu.assigned, m.mu.revoked = got.Assigned, got.Revoked
 		}
 		m.mu.Unlock()
+		if err != nil {
+			select { // it may come at once, again and again
+			case <-m.quit:
+			case <-time.After(50 * time.Millisecond):
+			}
+		}
 	}
 }
 
