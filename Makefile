@@ -32,10 +32,12 @@ UNCACHED := $(if $(CI),-count=1)
 FUZZTIME ?= 10s
 SOAK ?= 10m
 FRAMES ?= 10m
+KILLS ?= 500
+CHURN ?= 10m
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help build run check fmt test unit e2e clients conformance bench fuzz frames soak clean lint-tool c-compiler test-tools conformance-tools
+.PHONY: help build run check fmt test unit e2e clients conformance bench fuzz frames soak chaos clean lint-tool c-compiler test-tools conformance-tools
 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## (.*)/\1|\2/' | while IFS='|' read -r target words; do printf '  %-11s %s\n' "$$target" "$$words"; done
@@ -112,6 +114,9 @@ soak: ## New random seeds of the crash tests for a long while (SOAK=10m)
 	done; \
 	for pid in "$${pids[@]}"; do wait "$$pid" || failed=1; done; \
 	exit $$failed
+
+chaos: build ## kill -9 under load over all doors (KILLS=500), then groups that lose members and servers (CHURN=10m)
+	@LEAT_KILLS=$(KILLS) LEAT_CHURN=$(CHURN) LEAT_BIN=$(LEAT) go test -count=1 -timeout 0 -v -run '^(TestKillLoop|TestGroupChurn)$$' ./e2e/
 
 clean: ## Remove what was built
 	@rm -rf $(BIN) $(BROWSER)/node_modules $(CURDIR)/e2e/conformance/*/node_modules

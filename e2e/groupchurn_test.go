@@ -89,7 +89,11 @@ func TestGroupChurn(t *testing.T) {
 	if long() {
 		span, kills, pace = 10*time.Minute, 30, 250*time.Millisecond
 	}
-	if d, err := time.ParseDuration(os.Getenv("LEAT_CHURN")); err == nil {
+	if v := os.Getenv("LEAT_CHURN"); v != "" {
+		d, err := time.ParseDuration(v)
+		if err != nil {
+			t.Fatal(err)
+		}
 		span, kills = d, max(1, int(d/(20*time.Second)))
 	}
 	seed := rand.Uint64()

@@ -53,7 +53,11 @@ func TestKillLoop(t *testing.T) {
 	if long() {
 		cycles = 500
 	}
-	if n, err := strconv.Atoi(os.Getenv("LEAT_KILLS")); err == nil {
+	if v := os.Getenv("LEAT_KILLS"); v != "" {
+		n, err := strconv.Atoi(v)
+		if err != nil {
+			t.Fatal(err)
+		}
 		cycles = n
 	}
 	seed := rand.Uint64()
