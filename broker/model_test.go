@@ -28,11 +28,11 @@ var brokerProof = disktest.Proof{Name: "TestModel", Short: 10, Body: func(t test
 }}
 
 // TestModel proves that one power cut, which takes its share of the logs and of
-// the metadata at the same instant, or one kill -9, leaves every topic, record, start, partition
-// and config that was answered, whole; of what was under way all or nothing; and
-// nothing that was deleted. A producer's newest batch, sent again, is known. A
-// topic that is compacted, at any of these moments, has the newest record of each
-// key, and no record that is another than was produced.
+// the metadata at the same instant, or one kill -9, leaves every topic, record,
+// start, partition and config that was answered, whole; of what was under way all
+// or nothing; and nothing that was deleted. A producer's newest batch, sent again,
+// is known. A topic that is compacted, at any of these moments, has the newest
+// record of each key, and no record that is another than was produced.
 func TestModel(t *testing.T) { disktest.Run(t, brokerProof) }
 
 // TestSoak searches for seeds that break TestModel or TestOrder; see make soak.

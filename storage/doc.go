@@ -137,8 +137,8 @@
 // the directory synced after each, so that a crash leaves no gap; the indexes of
 // the one that gets shorter, which is the active one from here on; and what is
 // too much of its .log, which is synced before anything is appended. An error
-// behind the checkpoint, which is in both slots, fails the directory. So a crash leaves a whole log that
-// ends at the new end or behind it, by its usual rules.
+// behind the checkpoint, which is in both slots, fails the directory. So a crash
+// leaves a whole log that ends at the new end or behind it, by its usual rules.
 //
 // The segment that gets shorter is another one to those in the process, with an
 // index that was made from the batches that stay. Whoever looks something up
@@ -165,12 +165,12 @@
 // seal, and every index entry against the log. A batch that does not hold is
 // told; where only the checksum of the file differs, it is a leader epoch that
 // has changed, or the file is another one: then the entries' checksums tell where,
-// and of one bit the place follows from the difference of two checksums. An index that does not hold is made anew from a log that does. It
-// reads by the segments' open files, under no lock, and turns to the next when
-// a segment has left its log. It remembers nothing over a restart, and begins
-// with any log, so that frequent restarts do not leave out the same ones. The
-// page cache keeps what is used more than once, so what the scrub reads once
-// goes first.
+// and of one bit the place follows from the difference of two checksums. An index
+// that does not hold is made anew from a log that does. It reads by the segments'
+// open files, under no lock, and turns to the next when a segment has left its
+// log. It remembers nothing over a restart, and begins with any log, so that
+// frequent restarts do not leave out the same ones. The page cache keeps what is
+// used more than once, so what the scrub reads once goes first.
 //
 // # Rewriting
 //
@@ -308,11 +308,11 @@
 // syncs; the keeper, for all that nobody waits for, which are seals, checkpoints,
 // snapshots, removals, rolling by age, and the ballast; the scrub; one that
 // measures the room, and may wait for the disk where it removes the ballast; and one
-// that notices a stall and waits for nothing. What each does is its work alone and needs no lock among itself. A
-// round of the flusher has workers that end with it, and the removal of trash has
-// goroutines that Close waits for. All else is done by who asks for it:
-// a compaction, which Close makes end soon, and a repair and a truncation, for
-// which it waits.
+// that notices a stall and waits for nothing. What each does is its work alone and
+// needs no lock among itself. A round of the flusher has workers that end with it,
+// and the removal of trash has goroutines that Close waits for. All else is done
+// by who asks for it: a compaction, which Close makes end soon, and a repair and a
+// truncation, for which it waits.
 //
 // # Bounds
 //

@@ -23,9 +23,9 @@ var modelProof = disktest.Proof{Name: "TestModel", Short: 60, Body: func(t testi
 
 // TestModel proves that whatever is appended, and however often the start is
 // raised, the end cut, a batch damaged and the log repaired, the process restarted
-// or killed, or the power off, the log has the same batches in the same order as a plain slice: all that was durable and not
-// deleted, and of the rest a prefix; and knows where each epoch ends. Check finds
-// no damage in what a crash leaves.
+// or killed, or the power off, the log has the same batches in the same order as a
+// plain slice: all that was durable and not deleted, and of the rest a prefix; and
+// knows where each epoch ends. Check finds no damage in what a crash leaves.
 func TestModel(t *testing.T) { disktest.Run(t, modelProof) }
 
 // modelRun drives one log at random.

@@ -88,8 +88,9 @@ type DB struct {
 }
 
 // Open opens the store in o.Dir or makes an empty one. Damage, and what is left
-// of a store that cannot be found any more, is a *CorruptError; errors of the operating system come through as they are
-// (disk.ErrLocked when another process has it).
+// of a store that cannot be found any more, is a *CorruptError; errors of the
+// operating system come through as they are (disk.ErrLocked when another process
+// has it).
 func Open(o Options) (*DB, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
