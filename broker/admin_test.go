@@ -45,6 +45,14 @@ func TestAdminAuthorization(t *testing.T) {
 		{"replace topic", auth.AlterConfigs, ErrTopicAuthorization, func(b *Broker) error {
 			return b.ReplaceTopicConfigs(t.Context(), auth.Anonymous, "t", nil, false)
 		}},
+		{"alter topic's configs as a whole", auth.AlterConfigs, ErrTopicAuthorization, func(b *Broker) error {
+			_, _, err := b.AlterTopic(t.Context(), auth.Anonymous, "t", &TopicChange{Reset: true}, false)
+			return err
+		}},
+		{"alter topic's partitions as a whole", auth.Alter, ErrTopicAuthorization, func(b *Broker) error {
+			_, _, err := b.AlterTopic(t.Context(), auth.Anonymous, "t", &TopicChange{Partitions: 9}, false)
+			return err
+		}},
 		{"broker configs", auth.DescribeConfigs, ErrClusterAuthorization, func(b *Broker) error {
 			_, err := b.BrokerConfigs(t.Context(), auth.Anonymous, -1)
 			return err

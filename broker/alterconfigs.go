@@ -52,10 +52,15 @@ func (b *Broker) changeTopic(ctx context.Context, p auth.Principal, name string,
 	if err != nil || validateOnly {
 		return err
 	}
-	if err := b.commit(ctx, &controller.SetTopicConfigs{ID: t.ID, Values: values}); err != nil {
+	return b.setConfigsInTurn(ctx, t.ID, values)
+}
+
+// setConfigsInTurn changes configs of a topic, for who has the turn of b.admin.
+func (b *Broker) setConfigsInTurn(ctx context.Context, id TopicID, values map[string]*string) error {
+	if err := b.commit(ctx, &controller.SetTopicConfigs{ID: id, Values: values}); err != nil {
 		return err
 	}
-	b.configure(b.proposer.State().Topic(t.ID))
+	b.configure(b.proposer.State().Topic(id))
 	b.checkSoon()
 	return nil
 }

@@ -183,6 +183,11 @@ func (b *Broker) makeLogs(ctx context.Context, ev controller.Event, validateOnly
 		return nil, nil, err
 	}
 	defer b.admin.give()
+	return b.makeLogsInTurn(ctx, ev, validateOnly, id)
+}
+
+// makeLogsInTurn is makeLogs for who has the turn of b.admin.
+func (b *Broker) makeLogsInTurn(ctx context.Context, ev controller.Event, validateOnly bool, id func(int) TopicID) ([]error, *controller.State, error) {
 	state := b.proposer.State()
 	reply, records := controller.Step(state, ev)
 	next, err := state.With(records)

@@ -8,10 +8,10 @@ import (
 )
 
 const (
-	corsMethods = "GET, HEAD, POST, PATCH, DELETE"
-	corsHeaders = "Authorization, Content-Type, Content-Encoding, Idempotency-Key, Last-Event-ID, Prefer, " +
+	corsMethods = "GET, HEAD, POST, PUT, PATCH, DELETE"
+	corsHeaders = "Authorization, Content-Type, Content-Encoding, Idempotency-Key, If-Match, If-None-Match, Last-Event-ID, Prefer, " +
 		"Producer-Id, Producer-Epoch, Producer-Seq, Record-Key, Record-Key-B64, Request-Id"
-	corsExpose = "Next-Offset, High-Watermark, Log-Start-Offset, Cursor, Gap, Applied-Max-Bytes, Request-Id, Retry-After, " +
+	corsExpose = "ETag, Next-Offset, High-Watermark, Log-Start-Offset, Cursor, Gap, Applied-Max-Bytes, Request-Id, Retry-After, " +
 		"RateLimit, RateLimit-Policy, Idempotency-Replayed"
 	corsMaxAge = "7200"
 	// recordHeaderPrefix begins the request headers that become record headers;

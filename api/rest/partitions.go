@@ -3,6 +3,7 @@ package rest
 import (
 	"fmt"
 	"net/http"
+	"strconv"
 	"strings"
 
 	"leat/api"
@@ -27,16 +28,29 @@ func (s *Server) listPartitions(w *responseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if _, err := parseParams(r); err != nil {
+	ps, err := parseParams(r, "limit", "page_token")
+	if err != nil {
+		return err
+	}
+	after := int32(-1)
+	pg, err := pageParams(ps, func(key string) (ok bool) {
+		after, ok = numberKey(key)
+		return ok
+	})
+	if err != nil {
 		return err
 	}
 	t, err := s.broker.Topic(r.Context(), principal(r), broker.TopicRef{Name: name})
 	if err != nil {
 		return api.ProblemOf(err).At(name, api.AnyPartition)
 	}
+	parts, next := cut(pg, t.Partitions,
+		func(p *broker.Partition) string { return strconv.Itoa(int(p.Index)) },
+		func(p *broker.Partition) bool { return p.Index <= after })
 	list := struct {
 		Items []partitionInfo `json:"items"`
-	}{Items: s.partitions(r, name, t.Partitions)}
+		Next  *string         `json:"next_page_token"`
+	}{s.partitions(r, name, parts), next}
 	s.writeJSON(w, r, http.StatusOK, &list)
 	return nil
 }

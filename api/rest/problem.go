@@ -55,7 +55,7 @@ func levelOf(status int) slog.Level {
 
 // writeJSON answers with v.
 func (s *Server) writeJSON(w *responseWriter, r *http.Request, status int, v any) {
-	text, err := json.Marshal(v, jsontext.AllowInvalidUTF8(true))
+	text, err := json.Marshal(v, json.Deterministic(true), jsontext.AllowInvalidUTF8(true))
 	if err != nil {
 		// Every type that comes here can be encoded.
 		panic(err)

@@ -100,7 +100,7 @@ func (s *Server) methodNotAllowed(w *responseWriter, r *http.Request) error {
 		path = "/" // CONNECT names a host and no path
 	}
 	var allow []string
-	for _, m := range []string{http.MethodGet, http.MethodPost, http.MethodPatch, http.MethodDelete} {
+	for _, m := range []string{http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete} {
 		if s.router.Match(chi.NewRouteContext(), m, path) {
 			allow = append(allow, m)
 			if m == http.MethodGet {

@@ -1,24 +1,21 @@
 package rest
 
 import (
-	"encoding/base64"
 	"fmt"
 	"net/http"
 	"slices"
 	"strconv"
 	"strings"
 
+	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
 	"leat/api"
 	"leat/broker"
 )
 
-const (
-	maxListed = 1000
-	// maxAdminBytes limits the body of a request about topics.
-	maxAdminBytes = 1 << 20
-)
+// maxAdminBytes limits the body of a request about topics and groups.
+const maxAdminBytes = 1 << 20
 
 // topicInfo is a topic in a list.
 type topicInfo struct {
@@ -68,11 +65,7 @@ func (s *Server) listTopics(w *responseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	limit, err := ps.integer("limit", 1, maxListed, maxListed)
-	if err != nil {
-		return err
-	}
-	after, err := pageToken(ps)
+	pg, err := pageParams(ps, func(key string) bool { return broker.CheckTopicName(key) == nil })
 	if err != nil {
 		return err
 	}
@@ -81,36 +74,16 @@ func (s *Server) listTopics(w *responseWriter, r *http.Request) error {
 		return err
 	}
 	slices.SortFunc(topics, func(a, b broker.Topic) int { return strings.Compare(a.Name, b.Name) })
-	page := struct {
+	topics, next := cut(pg, topics, func(t *broker.Topic) string { return t.Name }, func(t *broker.Topic) bool { return t.Name <= pg.after })
+	list := struct {
 		Items []topicInfo `json:"items"`
 		Next  *string     `json:"next_page_token"`
-	}{Items: []topicInfo{}}
+	}{Items: []topicInfo{}, Next: next}
 	for i := range topics {
-		if topics[i].Name <= after {
-			continue
-		}
-		if int64(len(page.Items)) == limit {
-			next := base64.RawURLEncoding.EncodeToString([]byte(page.Items[limit-1].Name))
-			page.Next = &next
-			break
-		}
-		page.Items = append(page.Items, infoOf(&topics[i]))
+		list.Items = append(list.Items, infoOf(&topics[i]))
 	}
-	s.writeJSON(w, r, http.StatusOK, &page)
+	s.writeJSON(w, r, http.StatusOK, &list)
 	return nil
-}
-
-// pageToken is the name that the page before ended with.
-func pageToken(ps params) (string, error) {
-	token, given := ps.get("page_token")
-	if !given {
-		return "", nil
-	}
-	name, err := api.AppendBase64(nil, base64.RawURLEncoding, []byte(token))
-	if err != nil || broker.CheckTopicName(string(name)) != nil {
-		return "", api.InvalidParameter("page_token", "want the next_page_token of an earlier answer")
-	}
-	return string(name), nil
 }
 
 // createRequest is the body that makes a topic. Partitions and replication
@@ -167,7 +140,11 @@ func (s *Server) createTopic(w *responseWriter, r *http.Request) error {
 		status = http.StatusCreated
 		w.Header().Set("Location", topicsPath+req.Name)
 	}
-	s.writeJSON(w, r, status, detailOf(&res.Topic, res.Configs))
+	d := detailOf(&res.Topic, res.Configs)
+	if !validate {
+		w.Header().Set("ETag", tagOf(&d))
+	}
+	s.writeJSON(w, r, status, &d)
 	return nil
 }
 
@@ -179,10 +156,10 @@ func (s *Server) getTopic(w *responseWriter, r *http.Request) error {
 	if _, err := parseParams(r); err != nil {
 		return err
 	}
-	return s.writeTopic(w, r, name)
-}
-
-func (s *Server) writeTopic(w *responseWriter, r *http.Request, name string) error {
+	c, err := readConditions(r)
+	if err != nil {
+		return err
+	}
 	t, err := s.broker.Topic(r.Context(), principal(r), broker.TopicRef{Name: name})
 	if err != nil {
 		return api.ProblemOf(err).At(name, api.AnyPartition)
@@ -191,12 +168,23 @@ func (s *Server) writeTopic(w *responseWriter, r *http.Request, name string) err
 	if err != nil {
 		return api.ProblemOf(err).At(name, api.AnyPartition)
 	}
-	s.writeJSON(w, r, http.StatusOK, detailOf(&t, entries))
-	return nil
+	d := detailOf(&t, entries)
+	return s.writeTagged(w, r, c, tagOf(&d), &d)
 }
 
-// patchTopic changes configs by a merge patch (RFC 7396): a value sets one,
-// null puts it back to the default, and what is not named stays.
+// tagOf is the tag of a topic: it changes with its partitions, with its configs,
+// and with those of the server that are in force for it.
+func tagOf(d *topicDetail) string {
+	text, err := json.Marshal(d, json.Deterministic(true), jsontext.AllowInvalidUTF8(true))
+	if err != nil {
+		panic(err) // it can be encoded: writeJSON does
+	}
+	return entityTag(text)
+}
+
+// patchTopic changes a topic by a merge patch (RFC 7396): a config's value sets
+// it, null puts it back to its default, and what is not named stays; null for
+// all configs puts all of them back. Partitions can grow.
 func (s *Server) patchTopic(w *responseWriter, r *http.Request) error {
 	name, err := topicParam(r)
 	if err != nil {
@@ -209,25 +197,67 @@ func (s *Server) patchTopic(w *responseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	var req struct {
-		Configs map[string]jsontext.Value `json:"configs"`
-	}
-	if err := s.readJSON(w, r, &req); err != nil {
+	c, err := readConditions(r)
+	if err != nil {
 		return err
 	}
-	var changes []broker.ConfigChange
-	for key, raw := range req.Configs {
-		value, err := configValue(key, raw)
-		if err != nil {
-			return err
-		}
-		changes = append(changes, broker.ConfigChange{Name: key, Value: value})
+	change, err := s.readPatch(w, r)
+	if err != nil {
+		return err
 	}
-	slices.SortFunc(changes, func(a, b broker.ConfigChange) int { return strings.Compare(a.Name, b.Name) })
-	if err := s.broker.AlterTopicConfigs(r.Context(), principal(r), name, changes, validate); err != nil {
+	change.If = func(t *broker.Topic, entries []broker.ConfigEntry) error {
+		d := detailOf(t, entries)
+		return c.check(tagOf(&d))
+	}
+	t, entries, err := s.broker.AlterTopic(r.Context(), principal(r), name, change, validate)
+	if err != nil {
 		return api.ProblemOf(err).At(name, api.AnyPartition)
 	}
-	return s.writeTopic(w, r, name)
+	d := detailOf(&t, entries)
+	return s.writeTagged(w, r, conditions{}, tagOf(&d), &d)
+}
+
+// readPatch reads the body of a patch.
+func (s *Server) readPatch(w *responseWriter, r *http.Request) (*broker.TopicChange, error) {
+	var req struct {
+		Partitions jsontext.Value `json:"partitions"`
+		Configs    jsontext.Value `json:"configs"`
+	}
+	if err := s.readJSON(w, r, &req); err != nil {
+		return nil, err
+	}
+	change := &broker.TopicChange{}
+	if req.Partitions != nil {
+		n, err := strconv.ParseInt(string(req.Partitions), 10, 32)
+		switch {
+		case req.Partitions.Kind() == 'n':
+			return nil, fmt.Errorf("%w: null, a topic cannot be without", broker.ErrInvalidPartitions)
+		case err != nil:
+			return nil, api.Malformed("partitions must be a whole number below 2147483648")
+		case n < 1:
+			return nil, fmt.Errorf("%w: %d, want at least 1", broker.ErrInvalidPartitions, n)
+		}
+		change.Partitions = int32(n)
+	}
+	if req.Configs.Kind() == 'n' {
+		change.Reset = true
+		return change, nil
+	}
+	configs := map[string]jsontext.Value{}
+	if req.Configs != nil {
+		if err := json.Unmarshal(req.Configs, &configs); err != nil {
+			return nil, api.Malformed("configs must be an object of names and values, or null")
+		}
+	}
+	for key, raw := range configs {
+		value, err := configValue(key, raw)
+		if err != nil {
+			return nil, err
+		}
+		change.Configs = append(change.Configs, broker.ConfigChange{Name: key, Value: value})
+	}
+	slices.SortFunc(change.Configs, func(a, b broker.ConfigChange) int { return strings.Compare(a.Name, b.Name) })
+	return change, nil
 }
 
 func (s *Server) deleteTopic(w *responseWriter, r *http.Request) error {

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 
@@ -80,7 +81,20 @@ func TestBadTopicRequests(t *testing.T) {
 	d.do("POST", "/v1/topics?validate_only=maybe", `{"name":"x"}`, "Content-Type", mediaJSON).want(t, 400, "invalid_parameter")
 	d.do("POST", "/v1/topics", `{"name":"`+strings.Repeat("x", 2<<20)+`"}`, "Content-Type", mediaJSON).want(t, 413, "request_too_large")
 	d.do("PATCH", "/v1/topics/t", `{"configs":{"retention.ms":"soon"}}`, "Content-Type", mediaMerge).want(t, 422, "invalid_config")
-	d.do("PATCH", "/v1/topics/t", `{"partitions":9}`, "Content-Type", mediaMerge).want(t, 400, "malformed_body")
+	for body, want := range map[string]string{
+		`{"partitions":0}`: "422 invalid_partitions", `{"partitions":-1}`: "422 invalid_partitions", `{"partitions":null}`: "422 invalid_partitions",
+		`{"partitions":200000}`: "422 invalid_partitions", `{"partitions":"3"}`: "400 malformed_body", `{"partitions":1.5}`: "400 malformed_body",
+		`{"partitions":9e9}`: "400 malformed_body", `{"partitions":99999999999}`: "400 malformed_body", `{"configs":[]}`: "400 malformed_body",
+		`{"configs":{"retention.ms":{}}}`: "400 malformed_body", `{"configs":{"no.such":null}}`: "422 invalid_config", `{"name":"u"}`: "400 malformed_body",
+		`{"partitions":3,"configs":{"retention.ms":"soon"}}`: "422 invalid_config", `{"partitions":200000,"configs":{"retention.ms":1}}`: "422 invalid_partitions",
+		`null`: "400 malformed_body", `[]`: "400 malformed_body", ``: "400 empty_body",
+	} {
+		a := d.do("PATCH", "/v1/topics/t", body, "Content-Type", mediaMerge)
+		if got := fmt.Sprint(a.StatusCode, " ", a.problem(t).Code); got != want {
+			t.Errorf("PATCH %s: %s, want %s: %s", body, got, want, a.body)
+		}
+	}
+	d.do("GET", "/v1/topics/t", nil).want(t, 200, "").contains(t, `"partitions":1`, `"configs":{}`)
 	if a := d.do("PATCH", "/v1/topics/t", `{}`, "Content-Type", "text/plain").want(t, 415, "unsupported_media_type"); a.Header.Get("Accept-Patch") == "" {
 		t.Error("415 without Accept-Patch")
 	}
@@ -90,6 +104,133 @@ func TestBadTopicRequests(t *testing.T) {
 	topics, err := d.broker.Topics(t.Context(), principal(nil))
 	if err != nil || len(topics) != 1 {
 		t.Errorf("%v %v", topics, err)
+	}
+}
+
+// A merge patch grows partitions, and with null puts one config or all of them
+// back; what is so already is no change.
+func TestMergePatch(t *testing.T) {
+	d := openDoor(t)
+	d.topic("t", 2, "retention.ms", "5000", "max.message.bytes", "2000000", "cleanup.policy", "compact")
+	patch := func(body, partitions, configs string) {
+		t.Helper()
+		d.do("PATCH", "/v1/topics/t", body, "Content-Type", mediaMerge).want(t, 200, "").contains(t, `"partitions":`+partitions+`,`, `"configs":`+configs+`,`)
+	}
+	all := `{"cleanup.policy":"compact","max.message.bytes":"2000000","retention.ms":"5000"}`
+	patch(`{}`, "2", all)
+	patch(`{"partitions":2,"configs":{}}`, "2", all)
+	patch(`{"configs":{"segment.bytes":null}}`, "2", all)
+	patch(`{"partitions":5,"configs":{"max.message.bytes":null,"retention.ms":6000}}`, "5", `{"cleanup.policy":"compact","retention.ms":"6000"}`)
+	d.do("PATCH", "/v1/topics/t", `{"partitions":4}`, "Content-Type", mediaMerge).want(t, 422, "invalid_partitions")
+	d.do("PATCH", "/v1/topics/t?validate_only=true", `{"partitions":4}`, "Content-Type", mediaMerge).want(t, 422, "invalid_partitions")
+	d.do("PATCH", "/v1/topics/t?validate_only=true", `{"partitions":9}`, "Content-Type", mediaMerge).want(t, 200, "")
+	patch(`{"configs":null}`, "5", `{}`)
+	d.do("POST", "/v1/topics/t/partitions/4/records", `[{"value":1}]`, "Content-Type", mediaJSON).want(t, 200, "")
+}
+
+// The ETag of a topic tells every change of it, whoever made it; If-Match keeps
+// a change from another's, also when all come at once.
+func TestTopicETag(t *testing.T) {
+	d := openDoor(t)
+	tag := d.do("POST", "/v1/topics", `{"name":"t","partitions":1}`, "Content-Type", mediaJSON).want(t, 201, "").Header.Get("ETag")
+	get := func() string {
+		t.Helper()
+		a := d.do("GET", "/v1/topics/t", nil).want(t, 200, "")
+		if head := d.do("HEAD", "/v1/topics/t", nil); head.Header.Get("ETag") != a.Header.Get("ETag") {
+			t.Errorf("HEAD has another tag: %v", head.Header)
+		}
+		return a.Header.Get("ETag")
+	}
+	if got := get(); got != tag || tag == "" {
+		t.Fatalf("tag %s after create, %s from GET", tag, got)
+	}
+	d.do("GET", "/v1/topics/t", nil, "If-None-Match", tag).want(t, 304, "")
+	d.do("GET", "/v1/topics/t", nil, "If-None-Match", `"x", W/`+tag).want(t, 304, "")
+	d.do("GET", "/v1/topics/t", nil, "If-None-Match", `"x"`).want(t, 200, "")
+	d.do("GET", "/v1/topics/t", nil, "If-Match", `"x"`).want(t, 412, "precondition_failed")
+	patch := func(body string, status int, code string, headers ...string) {
+		t.Helper()
+		a := d.do("PATCH", "/v1/topics/t", body, append(headers, "Content-Type", mediaMerge)...).want(t, status, code)
+		if now := get(); status == 200 && a.Header.Get("ETag") != now {
+			t.Errorf("%s: tag %s, then %s", body, a.Header.Get("ETag"), now)
+		}
+	}
+	patch(`{"configs":{"retention.ms":1000}}`, 412, "precondition_failed", "If-Match", `"x"`)
+	patch(`{"configs":{"retention.ms":1000}}`, 412, "precondition_failed", "If-Match", "W/"+tag)
+	patch(`{"configs":{"retention.ms":1000}}`, 412, "precondition_failed", "If-None-Match", "*")
+	for _, bad := range []string{"", "x", `"x`, `"x" "y"`, `*, "x"`, `"x"y`, `w/"x"`} {
+		patch(`{"configs":{"retention.ms":1000}}`, 400, "invalid_parameter", "If-Match", bad)
+	}
+	if get() != tag {
+		t.Error("a refused change changed the tag")
+	}
+	patch(`{"configs":{"retention.ms":1000}}`, 200, "", "If-Match", `"x", `+tag)
+	patch(`{"configs":{"retention.ms":2000}}`, 412, "precondition_failed", "If-Match", tag)
+	patch(`{"configs":{"retention.ms":2000}}`, 200, "", "If-Match", "*")
+	before := get()
+	d.addPartitions(3)
+	if get() == before {
+		t.Error("more partitions, the same tag")
+	}
+	d.do("PATCH", "/v1/topics/u", `{}`, "Content-Type", mediaMerge, "If-Match", "*").want(t, 404, "unknown_topic")
+
+	now := get()
+	answers := make(chan int)
+	const writers = 8
+	for i := range writers {
+		go func() {
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodPatch, "http://"+d.addr+"/v1/topics/t", strings.NewReader(fmt.Sprintf(`{"configs":{"retention.ms":%d}}`, 10000+i)))
+			if err != nil {
+				t.Error(err)
+			}
+			req.Header.Set("Content-Type", mediaMerge)
+			req.Header.Set("If-Match", now)
+			res, err := d.client.Do(req)
+			if err != nil {
+				t.Error(err)
+				answers <- 0
+				return
+			}
+			_ = res.Body.Close()
+			answers <- res.StatusCode
+		}()
+	}
+	count := map[int]int{}
+	for range writers {
+		count[<-answers]++
+	}
+	if count[200] != 1 || count[412] != writers-1 {
+		t.Errorf("of %d changes with one tag: %v", writers, count)
+	}
+}
+
+// The partitions of a topic come in pages, each once and in order.
+func TestPartitionPages(t *testing.T) {
+	d := openDoor(t)
+	d.topic("t", 12)
+	var got []int32
+	for token := ""; ; {
+		var list struct {
+			Items []partitionInfo `json:"items"`
+			Next  *string         `json:"next_page_token"`
+		}
+		a := d.do("GET", "/v1/topics/t/partitions?limit=5"+token, nil).want(t, 200, "")
+		if err := json.Unmarshal(a.body, &list); err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range list.Items {
+			got = append(got, p.Partition)
+		}
+		if list.Next == nil {
+			break
+		}
+		token = "&page_token=" + *list.Next
+	}
+	if want := []int32{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}; !slices.Equal(got, want) {
+		t.Errorf("%v", got)
+	}
+	for _, query := range []string{"limit=0", "limit=1001", "page_token=!", "page_token=dA", "page_token=MDE", "page_token=LTE"} {
+		d.do("GET", "/v1/topics/t/partitions?"+query, nil).want(t, 400, "invalid_parameter")
 	}
 }
 
