@@ -197,6 +197,7 @@ func (f yamlFile) Resolve(_ *kong.Context, _ *kong.Path, flag *kong.Flag) (any, 
 // and which do little each.
 const (
 	socketShare = 2
+	maxSockets  = 50_000
 	kafkaShare  = 6
 	httpShare   = 8 // plain requests and streams
 	opsConns    = 16

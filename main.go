@@ -181,20 +181,22 @@ func (s *server) open(ctx context.Context) error {
 		return err
 	}
 	files := sharedFiles(openFileLimit())
-	s.log.Info("file descriptors", slog.Int("limit", openFileLimit()), slog.Int("websockets", files/socketShare),
+	sockets := min(files/socketShare, maxSockets)
+	s.log.Info("file descriptors", slog.Int("limit", openFileLimit()), slog.Int("websockets", sockets),
 		slog.Int("kafka_connections", files/kafkaShare), slog.Int("http_connections", files/httpShare), slog.Int("ops_connections", opsConns),
 		slog.Int("idle_segment_files", storage.IdleFiles()), slog.Int("idle_index_mappings", storage.IdleMappings()))
 	s.kafkaDoor = kafka.New(kafka.Options{
 		Broker: s.broker, Logger: s.log, Registerer: metrics, MaxConnections: files / kafkaShare,
 	})
 	feed := api.NewFeed(api.FeedOptions{Registerer: metrics})
+	budget := api.NewBudget(0, 0)
 	s.wsDoor = ws.New(ws.Options{
 		Broker: s.broker, Feed: feed, Logger: s.log, Registerer: metrics, AllowOrigins: s.config.AllowOrigin,
-		MaxConnections: files / socketShare, MaxRequestBytes: s.config.MaxRequest,
+		MaxConnections: sockets, MaxRequestBytes: s.config.MaxRequest, Budget: budget,
 	})
 	s.restDoor = rest.New(rest.Options{
 		Broker: s.broker, Feed: feed, Logger: s.log, Registerer: metrics, MaxRequestBytes: s.config.MaxRequest,
-		MaxConnections: files / httpShare, AllowOrigins: s.config.AllowOrigin, OpenAPI: openapi, Web: web.Handler(),
+		MaxConnections: files / httpShare, Budget: budget, AllowOrigins: s.config.AllowOrigin, OpenAPI: openapi, Web: web.Handler(),
 		WebSocket: s.wsDoor, Ready: s.broker.Ready,
 	})
 	s.opsDoor = &http.Server{

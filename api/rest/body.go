@@ -8,10 +8,10 @@ import (
 	"net/http"
 	"os"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"leat/api"
+	"leat/auth"
 )
 
 const (
@@ -21,8 +21,9 @@ const (
 	bodyKeep = 1 << 20
 	// bodyTrust is how much is allocated on the word of Content-Length alone.
 	bodyTrust = 1 << 20
-	// bodyTimeout is how long a client may leave one read waiting.
-	bodyTimeout = 30 * time.Second
+	// A client must send the whole of its body, or bodyPace bytes, within each
+	// span of pace.body: what it holds of the budget is not for who trickles.
+	bodyPace = 30 << 10
 	// drainBytes is how much of a refused body is read so that the client sees
 	// the answer, for at most drainTimeout.
 	drainBytes   = 256 << 10
@@ -38,29 +39,14 @@ var (
 	errRatio    = errors.New("body expands too far")
 	errWindow   = errors.New("window of a compressed body too large")
 	errChunks   = errors.New("malformed chunked coding")
-	errBudget   = errors.New("too many body bytes in flight")
 )
-
-// budget counts the buffer bytes of all requests. At the limit it refuses.
-type budget struct {
-	max  int64
-	used atomic.Int64
-}
-
-func (b *budget) take(n int64) bool {
-	if b.used.Add(n) > b.max {
-		b.used.Add(-n)
-		return false
-	}
-	return true
-}
-
-func (b *budget) give(n int64) { b.used.Add(-n) }
 
 // body is a request's body, decoded. bytes is valid until release.
 type body struct {
-	bytes  []byte
-	budget *budget
+	bytes []byte
+	// taken is what the buffer counts for in the budget, on behalf of who.
+	budget *api.Budget
+	who    auth.Principal
 	taken  int64
 }
 
@@ -76,7 +62,7 @@ func (b *body) release() {
 		bodyPool.Put(&p)
 	}
 	b.bytes = nil
-	b.budget.give(b.taken)
+	b.budget.Give(b.who, b.taken)
 	b.taken = 0
 }
 
@@ -87,8 +73,8 @@ func (s *Server) readBody(w *responseWriter, r *http.Request, limit int64) (*bod
 	if err != nil {
 		return nil, err
 	}
-	b := &body{budget: &s.budget}
-	wire := &wireReader{src: r.Body, limit: limit, w: w, chunked: len(r.TransferEncoding) > 0}
+	b := &body{budget: s.opts.Budget, who: principal(r)}
+	wire := &wireReader{src: r.Body, limit: limit, w: w, chunked: len(r.TransferEncoding) > 0, span: s.pace.body}
 	defer func() { s.metrics.received.Add(float64(wire.n)) }()
 	if r.ContentLength > limit {
 		err = errTooLarge
@@ -131,9 +117,9 @@ func (s *Server) decodeBody(b *body, wire *wireReader, coding string, length, li
 // fill reads src to its end. expect is its length or 0.
 func (b *body) fill(src io.Reader, wire *wireReader, expect, limit int64) error {
 	pooled := *bodyPool.Get().(*[]byte)
-	if !b.budget.take(int64(cap(pooled))) {
+	if err := b.budget.Take(b.who, int64(cap(pooled))); err != nil {
 		bodyPool.Put(&pooled)
-		return errBudget
+		return err
 	}
 	b.bytes, b.taken = pooled[:0], int64(cap(pooled))
 	// One byte more than there is, so that the end shows without growing.
@@ -168,8 +154,8 @@ func (b *body) grow(size int64) error {
 		return nil
 	}
 	more := size - int64(cap(b.bytes))
-	if !b.budget.take(more) {
-		return errBudget
+	if err := b.budget.Take(b.who, more); err != nil {
+		return err
 	}
 	b.taken += more
 	bigger := make([]byte, len(b.bytes), size)
@@ -178,27 +164,28 @@ func (b *body) grow(size int64) error {
 	return nil
 }
 
-// wireReader reads the body as sent: it counts, stops beyond limit, and gives
-// each read its own deadline.
+// wireReader reads the body as sent: it counts, stops beyond limit, and sets
+// the deadline by what has come.
 type wireReader struct {
-	src      io.Reader
-	limit    int64
-	n        int64
-	w        *responseWriter
-	chunked  bool
-	deadline time.Time
-	ended    bool  // the body was read to its end
-	err      error // the error that ended it otherwise
+	src     io.Reader
+	limit   int64
+	n       int64
+	w       *responseWriter
+	chunked bool
+	// due is how many bytes there must be once the span is over.
+	span  time.Duration
+	due   int64
+	ended bool  // the body was read to its end
+	err   error // the error that ended it otherwise
 }
 
 func (r *wireReader) Read(p []byte) (int, error) {
 	if r.err != nil {
 		return 0, r.err
 	}
-	now := time.Now()
-	if r.deadline.Sub(now) < bodyTimeout-time.Second {
-		r.deadline = now.Add(bodyTimeout)
-		_ = r.w.rc.SetReadDeadline(r.deadline)
+	if r.n >= r.due {
+		r.due = r.n + bodyPace
+		_ = r.w.rc.SetReadDeadline(time.Now().Add(r.span))
 	}
 	n, err := r.src.Read(p)
 	r.n += int64(n)
@@ -225,6 +212,9 @@ func cutOff(err error) bool {
 }
 
 func bodyProblem(err error, limit int64, coding string) *api.Problem {
+	if p, ok := errors.AsType[*api.Problem](err); ok {
+		return p // of the budget
+	}
 	large := &api.Problem{Status: http.StatusRequestEntityTooLarge, Code: "request_too_large", Title: "Request too large", Limit: limit}
 	switch {
 	case errors.Is(err, errTooLarge):
@@ -237,15 +227,10 @@ func bodyProblem(err error, limit int64, coding string) *api.Problem {
 		large.Limit = zstdWindow
 		large.Detail = fmt.Sprintf("the window of a zstd body, which is all of a frame in a single segment, may have %d bytes", zstdWindow)
 		return large
-	case errors.Is(err, errBudget):
-		return &api.Problem{
-			Status: http.StatusServiceUnavailable, Code: "overloaded", Title: "Overloaded",
-			Retriable: true, Detail: "the bodies of other requests fill the memory set aside for them",
-		}
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return &api.Problem{
 			Status: http.StatusRequestTimeout, Code: "request_timeout", Title: "Request timeout",
-			Retriable: true, Detail: fmt.Sprintf("no byte of the body came for %d s", int(bodyTimeout.Seconds())),
+			Retriable: true, Detail: fmt.Sprintf("of the body came less than %d bytes within %g s, and not its end", bodyPace, usualPace.body.Seconds()),
 		}
 	case errors.Is(err, errChunks):
 		return api.Malformed("the chunked body is malformed: a bad chunk size, chunk end or trailer")

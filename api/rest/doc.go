@@ -17,8 +17,10 @@
 // # Bodies
 //
 // A request's body is read whole into a pooled buffer, against a limit on the
-// bytes of the wire, one on the bytes decoded, and a budget for all requests.
-// It is checked whole before the first append.
+// bytes of the wire, one on the bytes decoded, and an api.Budget for all
+// requests and for those of each principal. A client that sends less than a
+// certain number of bytes in each span of time is refused. The body is checked
+// whole before the first append.
 //
 // # Streams
 //

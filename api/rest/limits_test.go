@@ -4,15 +4,19 @@ import (
 	"bufio"
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
+
+	"leat/api"
 )
 
 func compress(t testing.TB, coding string, p []byte) []byte {
@@ -189,15 +193,75 @@ func TestChunkedBody(t *testing.T) {
 	}
 }
 
-// The bodies of all requests have one budget; beyond it the answer is 503.
+// The bodies of all requests have one budget; beyond it the answer is 503, and
+// 429 where the principal's own share is full. Nothing stays reserved.
 func TestBudget(t *testing.T) {
-	d := openDoor(t, func(s *setup) { s.MaxInFlightBytes = 32 << 10 })
-	d.topic("t", 1)
-	a := d.post(`[{"value":1}]`).want(t, 503, "overloaded")
-	if a.Header.Get("Retry-After") != "1" || !a.problem(t).Retriable {
-		t.Errorf("%v %s", a.Header, a.body)
+	for _, tc := range []struct {
+		total, each int64
+		status      int
+		code        string
+	}{
+		{32 << 10, 32 << 10, 503, "overloaded"},
+		{1 << 20, 32 << 10, 429, "quota_in_flight"},
+	} {
+		budget := api.NewBudget(tc.total, tc.each)
+		d := openDoor(t, func(s *setup) { s.Budget = budget })
+		d.topic("t", 1)
+		a := d.post(`[{"value":1}]`).want(t, tc.status, tc.code)
+		if a.Header.Get("Retry-After") != "1" || !a.problem(t).Retriable {
+			t.Errorf("%v %s", a.Header, a.body)
+		}
+		if budget.Used() != 0 || budget.Principals() != 0 {
+			t.Errorf("%d bytes still reserved", budget.Used())
+		}
 	}
-	if used := d.server.budget.used.Load(); used != 0 {
-		t.Errorf("%d bytes still reserved", used)
+}
+
+// A client that sends its body a byte at a time is told that it is too slow,
+// however steady it is, and its bytes are not held any longer. One that is slow
+// but brings enough in each span is served.
+func TestSlowBody(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		bytes  int // at a time
+		status int
+	}{{"a byte at a time", 1, 408}, {"enough at a time", bodyPace, 200}} {
+		d := openDoor(t)
+		d.topic("t", 1)
+		atPace(d, func(p *pace) { p.body = 200 * time.Millisecond })
+		conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", d.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = conn.Close() }()
+		const size = 10 * bodyPace
+		if _, err := fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n", produceT, mediaBytes, size); err != nil {
+			t.Fatal(err)
+		}
+		begun := time.Now()
+		sent := make(chan struct{})
+		go func() {
+			defer close(sent)
+			tick := time.NewTicker(50 * time.Millisecond)
+			defer tick.Stop()
+			for n := 0; n < size; n += tc.bytes {
+				if _, err := conn.Write(make([]byte, tc.bytes)); err != nil {
+					return
+				}
+				<-tick.C
+			}
+		}()
+		res, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(begun); res.StatusCode != tc.status || took < 200*time.Millisecond || took > 5*time.Second {
+			t.Errorf("%s: status %d after %v", tc.name, res.StatusCode, took)
+		}
+		if d.server.opts.Budget.Used() != 0 {
+			t.Errorf("%s: %d bytes still reserved", tc.name, d.server.opts.Budget.Used())
+		}
+		_, _ = res.Body.Close(), conn.Close()
+		<-sent
 	}
 }

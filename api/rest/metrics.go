@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"leat/api"
 )
 
 type metrics struct {
@@ -22,7 +24,7 @@ type metrics struct {
 	streams map[string]*streamMetrics
 }
 
-func newMetrics(reg prometheus.Registerer, b *budget, conns *atomic.Int64) *metrics {
+func newMetrics(reg prometheus.Registerer, b *api.Budget, conns *atomic.Int64) *metrics {
 	records := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "leat_http_records_total", Help: "Records produced (in) and delivered (out) over HTTP; raw batches out are not counted.",
 	}, []string{"direction"})
@@ -53,8 +55,8 @@ func newMetrics(reg prometheus.Registerer, b *budget, conns *atomic.Int64) *metr
 	if reg != nil {
 		reg.MustRegister(m.requests, m.duration, m.received, m.sent, m.sendfile, m.refused, records,
 			prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-				Name: "leat_http_in_flight_bytes", Help: "Bytes reserved for request bodies being handled.",
-			}, func() float64 { return float64(b.used.Load()) }),
+				Name: "leat_http_in_flight_bytes", Help: "Bytes reserved for request bodies and WebSocket messages being handled.",
+			}, func() float64 { return float64(b.Used()) }),
 			prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 				Name: "leat_http_connections", Help: "Open HTTP connections.",
 			}, func() float64 { return float64(conns.Load()) }))

@@ -23,7 +23,6 @@ const (
 	maxHeaderBytes = 64 << 10
 
 	defaultMaxRequestBytes = 16 << 20
-	defaultMaxInFlight     = 512 << 20
 )
 
 // Options configure a Server.
@@ -37,9 +36,9 @@ type Options struct {
 	// MaxRequestBytes limits a request's body, on the wire and decoded, each;
 	// 0 means 16 MiB.
 	MaxRequestBytes int64
-	// MaxInFlightBytes limits the body bytes of all requests at a time;
-	// beyond it requests get 503. 0 means 512 MiB.
-	MaxInFlightBytes int64
+	// Budget bounds the body bytes of all requests at a time, and those of each
+	// principal; share one among the doors. nil makes one of the usual size.
+	Budget *api.Budget
 	// MaxConnections bounds the open connections; more are closed at once.
 	// 0 means no bound but that of the file descriptors.
 	MaxConnections int
@@ -71,8 +70,8 @@ func (o *Options) setDefaults() {
 	if o.MaxRequestBytes <= 0 {
 		o.MaxRequestBytes = defaultMaxRequestBytes
 	}
-	if o.MaxInFlightBytes <= 0 {
-		o.MaxInFlightBytes = defaultMaxInFlight
+	if o.Budget == nil {
+		o.Budget = api.NewBudget(0, 0)
 	}
 }
 
@@ -86,7 +85,6 @@ type Server struct {
 	http    *http.Server
 	metrics *metrics
 	origins api.Origins
-	budget  budget
 	bodies  decoders
 	feed    *api.Feed
 	pace    pace
@@ -115,10 +113,9 @@ func New(opts Options) *Server {
 		pace:    usualPace,
 		origins: api.ParseOrigins(opts.AllowOrigins),
 	}
-	s.budget.max = opts.MaxInFlightBytes
 	s.bodies.maxBytes = opts.MaxRequestBytes
 	s.drain.waits = make(map[*wait]struct{})
-	s.metrics = newMetrics(opts.Registerer, &s.budget, &s.conns)
+	s.metrics = newMetrics(opts.Registerer, opts.Budget, &s.conns)
 	s.router = s.newRouter()
 	s.http = &http.Server{
 		Handler:           s.router,

@@ -30,7 +30,8 @@ const (
 	endError    = "error"
 )
 
-// pace is what the streams of a server go by. It changes only in tests.
+// pace is what the streams and the bodies of a server go by. It changes only in
+// tests.
 type pace struct {
 	// beat is how long an event stream is silent at most, position how long an
 	// NDJSON stream goes without a line that says where it is.
@@ -40,9 +41,11 @@ type pace struct {
 	life time.Duration
 	// write is how long a client may leave one write waiting.
 	write time.Duration
+	// body is how long a client has for its body, or for bodyPace bytes of it.
+	body time.Duration
 }
 
-var usualPace = pace{beat: 15 * time.Second, position: 10 * time.Second, life: time.Hour, write: 10 * time.Second}
+var usualPace = pace{beat: 15 * time.Second, position: 10 * time.Second, life: time.Hour, write: 10 * time.Second, body: 30 * time.Second}
 
 // stream is an answer that goes on until the client leaves. It holds a tail and
 // no records: a client that is slow lags behind, at the cost of one buffer while

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"leat/auth"
 )
 
 // pipeWriter is the answer to a handshake on one end of a net.Pipe.
@@ -282,7 +284,7 @@ func TestShutdown(t *testing.T) {
 		}
 		_ = silent.nc.Close()
 		// Nobody comes in any more.
-		if err := s.admit(); err == nil {
+		if err := s.admit(auth.Anonymous); err == nil {
 			t.Error("admitted")
 		}
 	})

@@ -5,6 +5,9 @@ import (
 	"math"
 	"strings"
 	"testing"
+
+	"leat/api"
+	"leat/auth"
 )
 
 // A text message of any length is read and written, whole or in fragments.
@@ -177,9 +180,12 @@ func TestBadMessages(t *testing.T) {
 
 // Large messages of all clients together have a bound; small ones go on.
 func TestOverloaded(t *testing.T) {
-	d := openDoor(t)
+	budget := api.NewBudget(1<<20, 1<<20)
+	d := openDoor(t, func(o *Options) { o.Budget = budget })
 	large, small := d.raw(), d.raw()
-	d.server.inFlight.Store(maxInFlight)
+	if err := budget.Take(auth.Anonymous, 1<<20); err != nil {
+		t.Fatal(err)
+	}
 	small.write(maskedFrame(final|opText, []byte(`{"type":"ping"}`+strings.Repeat(" ", 100_000))))
 	if _, text := small.frame(); string(text) != `{"type":"pong"}` {
 		t.Errorf("%s", text)
@@ -188,7 +194,7 @@ func TestOverloaded(t *testing.T) {
 	if reason := large.closed(4008); reason != "overloaded" {
 		t.Errorf("reason %q", reason)
 	}
-	if n := d.server.inFlight.Load(); n != maxInFlight {
-		t.Errorf("%d bytes", n-maxInFlight)
+	if n := budget.Used(); n != 1<<20 {
+		t.Errorf("%d bytes", n-1<<20)
 	}
 }

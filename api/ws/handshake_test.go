@@ -6,10 +6,12 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/go-json-experiment/json"
 
 	"leat/api"
+	"leat/auth"
 )
 
 // reply is the head of an answer.
@@ -127,5 +129,55 @@ func TestPipelined(t *testing.T) {
 	r.upgraded()
 	if _, text := r.frame(); !strings.Contains(string(text), `"pong"`) {
 		t.Fatalf("%s", text)
+	}
+}
+
+// One principal has a bound of its own on connections, and one that goes makes
+// room; others, and those who did not say who they are, are not held up by it.
+func TestConnectionsOfPrincipal(t *testing.T) {
+	d := openDoor(t, func(o *Options) {
+		o.principalConns = 3
+		o.Principal = func(r *http.Request) auth.Principal { return auth.Principal{Name: r.Header.Get("X-Who")} }
+	})
+	ann := handshake(d.addr, "X-Who", "ann")
+	first, err := d.connect()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.WriteString(first, ann); err != nil {
+		t.Fatal(err)
+	}
+	if line, err := bufio.NewReader(first).ReadString('\n'); err != nil || !strings.Contains(line, "101") {
+		t.Fatalf("%q: %v", line, err)
+	}
+	for range 2 {
+		if a, body := d.request(ann); a.status != 101 {
+			t.Fatalf("%d %s", a.status, body)
+		}
+	}
+	a, body := d.request(ann)
+	if a.status != 429 || a.header.Get("Retry-After") != "1" || !strings.Contains(body, `"code":"quota_connections"`) {
+		t.Fatalf("%d %v %s", a.status, a.header, body)
+	}
+	for range 5 {
+		if a, body := d.request(handshake(d.addr, "X-Who", "bob")); a.status == 101 {
+			continue
+		} else if !strings.Contains(body, "quota_connections") {
+			t.Fatalf("%d %s", a.status, body)
+		}
+	}
+	for range 5 {
+		if a, body := d.request(handshake(d.addr)); a.status != 101 {
+			t.Fatalf("%d %s", a.status, body)
+		}
+	}
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	deadline := time.Now().Add(patience)
+	for a.status != 101 {
+		if a, body = d.request(ann); time.Now().After(deadline) {
+			t.Fatalf("%d %s", a.status, body)
+		}
 	}
 }

@@ -141,7 +141,7 @@ func TestProduceLarge(t *testing.T) {
 	if a := c.want("produced"); a.Count != 151 {
 		t.Fatalf("%.300s", a.text)
 	}
-	if n := d.server.inFlight.Load(); n != 0 {
+	if n := d.server.opts.Budget.Used(); n != 0 {
 		t.Errorf("%d bytes in flight", n)
 	}
 }

@@ -29,10 +29,9 @@ const (
 	// maxOutbox is how many bytes of messages may wait for their turn to be
 	// sent; beyond it a connection is not read.
 	maxOutbox = 256 << 10
-	// maxInFlight bounds the bytes of messages that all clients are in the
-	// middle of sending; beyond it the connection is closed. Small messages do
-	// not count.
-	maxInFlight = 512 << 20
+	// maxPrincipalConns bounds the open connections of a principal. Who did not
+	// say who he is cannot be told from others, and has the server's bound only.
+	maxPrincipalConns = 1000
 
 	defaultHeartbeat    = 25 * time.Second
 	defaultPongTimeout  = 10 * time.Second
@@ -57,11 +56,17 @@ type Options struct {
 	MaxConnections int
 	// MaxRequestBytes limits a produce message; 0 means 16 MiB.
 	MaxRequestBytes int64
+	// Budget bounds the bytes of messages that all clients are in the middle of
+	// sending, and those of each principal; beyond it the connection is closed.
+	// Small messages do not count. Share one among the doors; nil makes one of
+	// the usual size.
+	Budget *api.Budget
 	// Principal says who asks; nil means auth.Anonymous.
 	Principal func(*http.Request) auth.Principal
 
 	// Shorter in tests.
 	heartbeat, pongTimeout, writeTimeout time.Duration
+	principalConns                       int
 }
 
 func (o *Options) setDefaults() {
@@ -71,8 +76,14 @@ func (o *Options) setDefaults() {
 	if o.MaxRequestBytes <= 0 {
 		o.MaxRequestBytes = defaultMaxRequestBytes
 	}
+	if o.Budget == nil {
+		o.Budget = api.NewBudget(0, 0)
+	}
 	if o.Principal == nil {
 		o.Principal = func(*http.Request) auth.Principal { return auth.Anonymous }
+	}
+	if o.principalConns == 0 {
+		o.principalConns = maxPrincipalConns
 	}
 	if o.heartbeat == 0 {
 		o.heartbeat, o.pongTimeout, o.writeTimeout = defaultHeartbeat, defaultPongTimeout, defaultWriteTimeout
@@ -94,9 +105,8 @@ type Server struct {
 	alive  *wheel[*pulse]
 	// began is what times of day are counted from.
 	began time.Time
-	// blocked counts the connections whose client does not take what is sent;
-	// inFlight the bytes of large messages being read.
-	blocked, inFlight atomic.Int64
+	// blocked counts the connections whose client does not take what is sent.
+	blocked atomic.Int64
 
 	// quiet never ends: it is for the library, to which the end of a context
 	// means the end of its connection, and which pays for each that can.
@@ -108,8 +118,10 @@ type Server struct {
 	mu     struct {
 		sync.Mutex
 		draining bool
-		// open counts the sessions and the handshakes under way.
+		// open counts the sessions and the handshakes under way, openOf those of
+		// each principal that has any.
 		open     int
+		openOf   map[auth.Principal]int
 		sessions map[*session]struct{}
 	}
 }
@@ -129,6 +141,7 @@ func New(opts Options) *Server {
 	tick := max(opts.heartbeat/50, time.Millisecond)
 	s.alive = newWheel(tick, 64, (*pulse).beat)
 	s.mu.sessions = map[*session]struct{}{}
+	s.mu.openOf = map[auth.Principal]int{}
 	s.metrics = newMetrics(opts.Registerer, s)
 	return s
 }
@@ -143,7 +156,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.refuse(w, err)
 		return
 	}
-	if err := s.admit(); err != nil {
+	who := s.opts.Principal(r)
+	if err := s.admit(who); err != nil {
 		s.refuse(w, err)
 		return
 	}
@@ -157,7 +171,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if h.wire.Conn != nil {
 			_ = h.wire.Conn.Close() // it is of no use any more
 		}
-		s.dismiss(nil)
+		s.dismiss(nil, who)
 		return
 	}
 	// Nothing was read yet. The library put a reader of its own in between,
@@ -165,11 +179,11 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.in.Reset(h.wire)
 	c.SetReadLimit(max(s.opts.MaxRequestBytes, maxControlBytes))
 	s.metrics.opened.Inc()
-	s.enrol(newSession(s, s.opts.Principal(r), c, h.wire))
+	s.enrol(newSession(s, who, c, h.wire))
 }
 
 // admit counts a connection in, unless there are enough.
-func (s *Server) admit() error {
+func (s *Server) admit(who auth.Principal) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
@@ -180,8 +194,14 @@ func (s *Server) admit() error {
 			Status: http.StatusServiceUnavailable, Code: "too_many_connections", Title: "Too many connections",
 			Retriable: true, Limit: int64(s.opts.MaxConnections), Detail: "the server has as many connections as it may have",
 		}
+	case who != auth.Anonymous && s.mu.openOf[who] >= s.opts.principalConns:
+		return &api.Problem{
+			Status: http.StatusTooManyRequests, Code: "quota_connections", Title: "Too many connections of one client",
+			Retriable: true, Limit: int64(s.opts.principalConns), Detail: who.String() + " has as many connections as one may have",
+		}
 	}
 	s.mu.open++
+	s.mu.openOf[who]++
 	// A connection is one unit until it has ended; what it starts adds its own.
 	s.wg.Add(1)
 	return nil
@@ -200,10 +220,13 @@ func (s *Server) enrol(sess *session) {
 }
 
 // dismiss counts a connection out; sess is nil if it did not become a session.
-func (s *Server) dismiss(sess *session) {
+func (s *Server) dismiss(sess *session, who auth.Principal) {
 	s.mu.Lock()
 	delete(s.mu.sessions, sess)
 	s.mu.open--
+	if s.mu.openOf[who]--; s.mu.openOf[who] == 0 {
+		delete(s.mu.openOf, who)
+	}
 	s.mu.Unlock()
 	s.wg.Done()
 }

@@ -226,8 +226,7 @@ func (s *session) widen(buf *buffer) (*buffer, error) {
 	}
 	size = min(size, int(max(s.srv.opts.MaxRequestBytes, maxControlBytes))+1)
 	wide := newBuffer(max(size, have+1))
-	if wide.class < 0 && s.srv.inFlight.Add(int64(cap(wide.b))) > maxInFlight {
-		s.srv.inFlight.Add(-int64(cap(wide.b)))
+	if wide.class < 0 && s.srv.opts.Budget.Take(s.principal, int64(cap(wide.b))) != nil {
 		return nil, errOverloaded
 	}
 	wide.b = append(wide.b, buf.message()...)
@@ -237,7 +236,7 @@ func (s *session) widen(buf *buffer) (*buffer, error) {
 // giveBack releases a buffer of slurp, of size bytes.
 func (s *session) giveBack(buf *buffer, size int) {
 	if buf.class < 0 {
-		s.srv.inFlight.Add(-int64(size))
+		s.srv.opts.Budget.Give(s.principal, int64(size))
 	}
 	buf.release()
 }
@@ -405,7 +404,7 @@ func (s *session) end() {
 	s.srv.log.Debug("websocket closed", slog.String("conn", s.id), slog.String("cause", closeNames[cause]))
 	s.state.Store(over)
 	s.pulse.session.Store(nil)
-	s.srv.dismiss(s)
+	s.srv.dismiss(s, s.principal)
 }
 
 // count keeps the number of subscriptions in the metrics.

@@ -98,7 +98,7 @@ func (s *Server) refuse(w http.ResponseWriter, err error) {
 		h.Set("Upgrade", "websocket")
 		h.Set("Connection", "Upgrade")
 		h.Set("Sec-WebSocket-Version", "13")
-	case http.StatusServiceUnavailable:
+	case http.StatusServiceUnavailable, http.StatusTooManyRequests:
 		p.RetryAfterMS = time.Second.Milliseconds()
 		h.Set("Retry-After", "1")
 	}
@@ -127,7 +127,7 @@ func closeReason(code, detail string) string {
 
 var refusals = []string{
 	"upgrade_required", "unsupported_version", "bad_handshake", "unsupported_subprotocol", "origin_not_allowed",
-	"too_many_connections", "shutting_down",
+	"too_many_connections", "quota_connections", "shutting_down",
 }
 
 // refusal is the label of a refused handshake.
