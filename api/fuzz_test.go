@@ -14,7 +14,11 @@ import (
 type memorySink struct{ records []record.Record }
 
 func (m *memorySink) Add(_ int32, ts int64, key, value []byte, headers []record.Header) error {
-	m.records = append(m.records, record.Record{Timestamp: ts, Key: bytes.Clone(key), Value: bytes.Clone(value), Headers: headers})
+	kept := make([]record.Header, len(headers))
+	for i, h := range headers {
+		kept[i] = record.Header{Key: h.Key, Value: bytes.Clone(h.Value)}
+	}
+	m.records = append(m.records, record.Record{Timestamp: ts, Key: bytes.Clone(key), Value: bytes.Clone(value), Headers: kept})
 	return nil
 }
 

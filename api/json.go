@@ -46,9 +46,10 @@ type jsonParser struct {
 	ts         int64
 	key, value []byte
 	fault      *ItemError // the first error of the record
+	ce         eventParser
 
 	// Methods bound once, not for each record.
-	takeRecordMember, takeHeader func(name []byte) error
+	takeRecordMember, takeHeader, takeEventMember func(name []byte) error
 }
 
 // member is a set of the members of a record that were given.
@@ -68,7 +69,7 @@ const maxKeptScratch = 1 << 20
 
 var jsonParsers = sync.Pool{New: func() any {
 	p := new(jsonParser)
-	p.takeRecordMember, p.takeHeader = p.recordMember, p.headerOfObject
+	p.takeRecordMember, p.takeHeader, p.takeEventMember = p.recordMember, p.headerOfObject, p.eventMember
 	return p
 }}
 
@@ -84,6 +85,9 @@ func (p *jsonParser) give() {
 	}
 	clear(p.headers[:cap(p.headers)])
 	p.rs, p.body, p.doc, p.key, p.value, p.fault = nil, nil, nil, nil, nil, nil
+	p.ce.event.headers = p.ce.event.headers[:cap(p.ce.event.headers)]
+	p.ce.event.reset()
+	p.ce.data = nil
 	p.buf = bytes.Buffer{}
 	p.dec.Reset(&p.buf)
 	jsonParsers.Put(p)
@@ -104,7 +108,7 @@ func ParseJSON(rs *Records, body []byte) error {
 	var err error
 	switch p.dec.PeekKind() {
 	case '[':
-		err = p.array()
+		err = p.arrayOf(p.record)
 	case '{':
 		err = p.envelope()
 	default:
@@ -200,7 +204,7 @@ func (p *jsonParser) envelope() error {
 			}
 		default:
 			seen = true
-			err = p.array()
+			err = p.arrayOf(p.record)
 		}
 		if err != nil {
 			return err
@@ -215,12 +219,13 @@ func (p *jsonParser) envelope() error {
 	return nil
 }
 
-func (p *jsonParser) array() error {
+// arrayOf reads an array, each element by read.
+func (p *jsonParser) arrayOf(read func() error) error {
 	if _, err := p.dec.ReadToken(); err != nil {
 		return err
 	}
 	for p.dec.PeekKind() != ']' {
-		if err := p.record(); err != nil {
+		if err := read(); err != nil {
 			return err
 		}
 	}

@@ -53,6 +53,8 @@ type Records struct {
 	Now int64
 	// Count is the number of records so far, good and bad.
 	Count int
+	// Key finds the keys of lines in them; nil leaves lines without a key.
+	Key *Pointer
 	// Times are the times of the records that the sink took, in ms.
 	Times []int64
 
@@ -163,8 +165,8 @@ func CountLines(text []byte) (int, error) {
 	return n, nil
 }
 
-// ParseLines takes each line as a value. It is for what AddLines does not do:
-// a given partition, and a receipt for each record.
+// ParseLines takes each line as a value. It is for what AddLines does not do: a
+// given partition, keys, and a receipt for each record.
 func ParseLines(rs *Records, text []byte) error {
 	if _, err := CountLines(text); err != nil {
 		return err
@@ -172,9 +174,25 @@ func ParseLines(rs *Records, text []byte) error {
 	for len(text) > 0 {
 		var line []byte
 		line, text, _ = bytes.Cut(text, []byte{'\n'})
-		rs.add(numbered{rs.Count, true}, rs.Route, -1, nil, line, nil)
+		rs.line(line)
 	}
 	return nil
+}
+
+// line takes a line as a value, its key found in it if that is asked for.
+func (rs *Records) line(line []byte) {
+	var key []byte
+	if rs.Key != nil {
+		var err error
+		if key, err = rs.Key.Key(line); err != nil {
+			at := numbered{rs.Count, true}.place()
+			at.Code, at.Detail, at.status, at.title = codeMalformed, err.Error(), http.StatusBadRequest, titleMalformed
+			rs.note(at)
+			rs.Count++
+			return
+		}
+	}
+	rs.add(numbered{rs.Count, true}, rs.Route, -1, key, line, nil)
 }
 
 const codeTooManyHeaders = "too_many_headers"

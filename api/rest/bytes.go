@@ -12,8 +12,9 @@ import (
 
 // parseBytes takes the body as one value, its key and headers from the
 // request's headers. HTTP does not keep the case of header names, so the names
-// of the record's headers are in lower case, in alphabetical order.
-func parseBytes(rs *api.Records, r *http.Request, text []byte) error {
+// of the record's headers are in lower case, in alphabetical order. With typed,
+// the Content-Type is one of them.
+func parseBytes(rs *api.Records, r *http.Request, text []byte, typed bool) error {
 	var key []byte
 	plain, isPlain := r.Header["Record-Key"]
 	coded, isCoded := r.Header["Record-Key-B64"]
@@ -35,6 +36,9 @@ func parseBytes(rs *api.Records, r *http.Request, text []byte) error {
 				headers = append(headers, record.Header{Key: tail, Value: []byte(v)})
 			}
 		}
+	}
+	if media := r.Header.Get("Content-Type"); typed && media != "" {
+		headers = append(headers, record.Header{Key: "content-type", Value: []byte(media)})
 	}
 	if len(headers) > api.MaxHeaders {
 		return api.TooManyHeaders()

@@ -57,13 +57,13 @@ func (s *Server) cors(w *responseWriter, r *http.Request) (answered bool) {
 	return true
 }
 
-// recordHeaders lists the Record-Header-* names in a preflight's wish, each
-// after a comma. What is echoed is checked to be a header name.
+// recordHeaders lists the Record-Header-* and ce-* names in a preflight's wish,
+// each after a comma. What is echoed is checked to be a header name.
 func recordHeaders(wish string) string {
 	var out strings.Builder
 	for name := range strings.SplitSeq(wish, ",") {
 		name = strings.ToLower(strings.TrimSpace(name))
-		if strings.HasPrefix(name, recordHeaderPrefix) && strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789-_") == "" {
+		if (strings.HasPrefix(name, recordHeaderPrefix) || strings.HasPrefix(name, "ce-")) && strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789-_") == "" {
 			out.WriteString(", " + name)
 		}
 	}

@@ -25,10 +25,7 @@ const (
 // client which there are.
 func requestMedia(w *responseWriter, r *http.Request, header string, offers ...string) (string, error) {
 	if len(r.Header["Content-Type"]) > 1 {
-		return "", &api.Problem{
-			Status: http.StatusBadRequest, Code: "invalid_request", Title: "Invalid request",
-			Detail: "Content-Type is given more than once",
-		}
+		return "", contentTypeTwice()
 	}
 	given := r.Header.Get("Content-Type")
 	media, args, err := mime.ParseMediaType(given)
@@ -53,6 +50,13 @@ func requestMedia(w *responseWriter, r *http.Request, header string, offers ...s
 	return "", &api.Problem{
 		Status: http.StatusUnsupportedMediaType, Code: "unsupported_media_type", Title: "Unsupported media type",
 		Detail: detail,
+	}
+}
+
+func contentTypeTwice() *api.Problem {
+	return &api.Problem{
+		Status: http.StatusBadRequest, Code: "invalid_request", Title: "Invalid request",
+		Detail: "Content-Type is given more than once",
 	}
 }
 

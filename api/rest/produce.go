@@ -34,16 +34,38 @@ type produceOptions struct {
 	receipts string
 	// lines says that each line of the body is a value.
 	lines bool
+	// key finds the keys of lines; nil leaves them without.
+	key *api.Pointer
 }
 
-func produceParams(r *http.Request, media string) (o produceOptions, err error) {
-	ps, err := parseParams(r, "acks", "timeout_ms", "receipts", "value")
+// produceParams reads what the headers and the query say of a produce: what its
+// body is, and what to do with it.
+func (s *Server) produceParams(w *responseWriter, r *http.Request, partition int32) (media string, o produceOptions, err error) {
+	ps, err := parseParams(r, "acks", "timeout_ms", "receipts", "value", "key_pointer", "raw")
 	if err != nil {
-		return o, err
+		return "", o, err
 	}
+	raw, err := ps.boolean("raw")
+	if err != nil {
+		return "", o, err
+	}
+	if media, err = s.produceMedia(w, r, partition, raw); err != nil {
+		return "", o, err
+	}
+	if err = o.read(r, ps); err == nil {
+		err = o.readLines(ps, media)
+	}
+	if err == nil && media == mediaBatch && o.receipts == receiptsFull {
+		err = api.InvalidParameter("receipts", "raw batches get a receipt each: want summary or none")
+	}
+	return media, o, err
+}
+
+// read reads what applies to every body.
+func (o *produceOptions) read(r *http.Request, ps params) error {
 	acks, err := ps.choice("acks", "all", "-1", "leader", "1", "none", "0")
 	if err != nil {
-		return o, err
+		return err
 	}
 	switch acks {
 	case "all", "-1":
@@ -55,26 +77,36 @@ func produceParams(r *http.Request, media string) (o produceOptions, err error) 
 	}
 	ms, err := ps.integer("timeout_ms", 0, maxAckTimeout.Milliseconds(), defaultAckTimeout.Milliseconds())
 	if err != nil {
-		return o, err
+		return err
 	}
 	o.timeout = time.Duration(ms) * time.Millisecond
 	if _, given := ps.get("receipts"); given {
 		if o.receipts, err = ps.choice("receipts", receiptsFull, receiptsSummary, receiptsNone); err != nil {
-			return o, err
+			return err
 		}
 	} else if prefer(r, "return") == "minimal" {
 		o.receipts = receiptsSummary
 	}
+	return nil
+}
+
+// readLines reads what applies to lines that are values.
+func (o *produceOptions) readLines(ps params, media string) (err error) {
 	if value, given := ps.get("value"); given {
 		if value != "line" || media != mediaNDJSON {
-			return o, api.InvalidParameter("value", "want line, with Content-Type "+mediaNDJSON)
+			return api.InvalidParameter("value", "want line, with Content-Type "+mediaNDJSON)
 		}
 		o.lines = true
 	}
-	if media == mediaBatch && o.receipts == receiptsFull {
-		return o, api.InvalidParameter("receipts", "raw batches get a receipt each: want summary or none")
+	if pointer, given := ps.get("key_pointer"); given {
+		if !o.lines {
+			return api.InvalidParameter("key_pointer", "is for value=line")
+		}
+		if o.key, err = api.ParsePointer(pointer); err != nil {
+			return api.InvalidParameter("key_pointer", err.Error())
+		}
 	}
-	return o, nil
+	return nil
 }
 
 // settle chooses the receipts once the number of records is known.
@@ -118,15 +150,7 @@ func (s *Server) produce(w *responseWriter, r *http.Request, partition int32) er
 	if err != nil {
 		return err
 	}
-	offers := []string{mediaJSON, mediaNDJSON, mediaBytes}
-	if partition >= 0 {
-		offers = append(offers, mediaBatch)
-	}
-	media, err := requestMedia(w, r, "Accept-Post", offers...)
-	if err != nil {
-		return err
-	}
-	opts, err := produceParams(r, media)
+	media, opts, err := s.produceParams(w, r, partition)
 	if err != nil {
 		return err
 	}
@@ -135,7 +159,7 @@ func (s *Server) produce(w *responseWriter, r *http.Request, partition int32) er
 		return err
 	}
 	defer b.release()
-	if len(b.bytes) == 0 {
+	if len(b.bytes) == 0 && media != formEvent {
 		return api.EmptyBody("the body is empty")
 	}
 	p := &production{produceOptions: opts, s: s, w: w, r: r, topic: topic, partition: partition, media: media, text: b.bytes}
@@ -149,7 +173,7 @@ func (p *production) run() error {
 	switch {
 	case p.media == mediaBatch:
 		return p.runBatches()
-	case p.lines && p.partition < 0 && p.receipts != receiptsFull:
+	case p.lines && p.partition < 0 && p.key == nil && p.receipts != receiptsFull:
 		return p.runLines()
 	}
 	if err := p.checkTarget(); err != nil {
@@ -205,25 +229,6 @@ func (p *production) checkTarget() error {
 		return fmt.Errorf("%w: topic %q has no partition %d, it has %d", broker.ErrUnknownPartition, p.topic, p.partition, len(t.Partitions))
 	}
 	return nil
-}
-
-// parse reads the whole body into rs and says what is wrong with it.
-func (p *production) parse(rs *api.Records) error {
-	var err error
-	switch {
-	case p.lines:
-		err = api.ParseLines(rs, p.text)
-	case p.media == mediaJSON:
-		err = api.ParseJSON(rs, p.text)
-	case p.media == mediaNDJSON:
-		err = api.ParseNDJSON(rs, p.text)
-	default:
-		err = parseBytes(rs, p.r, p.text)
-	}
-	if err != nil {
-		return err
-	}
-	return rs.Finish()
 }
 
 // append writes the records and answers.
