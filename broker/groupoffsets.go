@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"leat/auth"
@@ -155,6 +156,7 @@ func (b *Broker) allOffsets(p auth.Principal, s *shard, id string) ([]CommittedO
 		out = append(out, CommittedOffset{Topic: topic, Partition: partition, Offset: o.offset, LeaderEpoch: o.epoch, Metadata: o.metadata})
 		return nil
 	})
+	slices.SortFunc(out, byPartition) // the store's order is that of bytes, almost
 	return out, err
 }
 

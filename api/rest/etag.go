@@ -72,12 +72,13 @@ func readTags(r *http.Request, name string) (*tagList, error) {
 }
 
 // check is the answer to a condition of a change that the resource, whose tag
-// this is, does not meet; nil if it meets them. A weak tag never matches here.
-func (c conditions) check(tag string) error {
+// this is, does not meet; nil if it meets them. exists is what "*" asks for. A
+// weak tag never matches in If-Match.
+func (c conditions) check(tag string, exists bool) error {
 	switch {
-	case c.match != nil && !c.match.any && !slices.Contains(c.match.tags, tag):
+	case c.match != nil && (!c.match.any || !exists) && !slices.Contains(c.match.tags, tag):
 		return preconditionFailed("this was changed since: its ETag is not the one of If-Match; read it again")
-	case c.noneMatch != nil && c.noneMatch.has(tag):
+	case c.noneMatch != nil && (!c.noneMatch.any || exists) && c.noneMatch.has(tag):
 		return preconditionFailed("this exists, which If-None-Match rules out")
 	default:
 		return nil
@@ -100,7 +101,7 @@ func preconditionFailed(detail string) *api.Problem {
 func (s *Server) writeTagged(w *responseWriter, r *http.Request, c conditions, tag string, v any) error {
 	none := c.noneMatch
 	c.noneMatch = nil
-	if err := c.check(tag); err != nil {
+	if err := c.check(tag, true); err != nil {
 		return err
 	}
 	h := w.Header()

@@ -48,6 +48,11 @@ func (s *Server) routes() []route {
 		{http.MethodGet, "/v1/topics/{topic}/partitions/{partition}/records", s.readPartition},
 		{http.MethodHead, "/v1/topics/{topic}/partitions/{partition}/records", s.readPartition},
 		{http.MethodPost, "/v1/topics/{topic}/partitions/{partition}/records", s.produceToPartition},
+		{http.MethodGet, "/v1/groups", s.listGroups},
+		{http.MethodGet, "/v1/groups/{group}", s.getGroup},
+		{http.MethodDelete, "/v1/groups/{group}", s.deleteGroup},
+		{http.MethodGet, "/v1/groups/{group}/offsets", s.getGroupOffsets},
+		{http.MethodPut, "/v1/groups/{group}/offsets", s.putGroupOffsets},
 		{http.MethodGet, "/v1/ws", s.openWebSocket},
 	}
 }
@@ -77,11 +82,18 @@ func (s *Server) serve(h handler) http.HandlerFunc {
 }
 
 // notFound answers paths without a route. A path that has none because its
-// topic is no topic name says so.
+// topic is no topic name, or its group no id, says so.
 func (s *Server) notFound(_ *responseWriter, r *http.Request) error {
 	if rest, ok := strings.CutPrefix(r.URL.EscapedPath(), topicsPath); ok {
 		if segment, _, more := strings.Cut(rest, "/"); segment != "" || more {
 			if _, err := parseTopic(segment); err != nil {
+				return err
+			}
+		}
+	}
+	if rest, ok := strings.CutPrefix(r.URL.EscapedPath(), groupsPath); ok {
+		if segment, _, more := strings.Cut(rest, "/"); segment != "" || more {
+			if _, err := parseGroup(segment); err != nil {
 				return err
 			}
 		}

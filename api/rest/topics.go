@@ -207,7 +207,7 @@ func (s *Server) patchTopic(w *responseWriter, r *http.Request) error {
 	}
 	change.If = func(t *broker.Topic, entries []broker.ConfigEntry) error {
 		d := detailOf(t, entries)
-		return c.check(tagOf(&d))
+		return c.check(tagOf(&d), true)
 	}
 	t, entries, err := s.broker.AlterTopic(r.Context(), principal(r), name, change, validate)
 	if err != nil {
