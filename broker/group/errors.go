@@ -18,3 +18,13 @@ var (
 	ErrFencedInstance       = errors.New("a newer member has the same instance id") // 82
 	ErrSubscribed           = errors.New("group is subscribed to the topic")        // 86
 )
+
+// The errors of leases. A group of the other type is Kafka's code 23 as well;
+// the others have no code of Kafka's own.
+var (
+	ErrTypeConflict  = errors.New("group is of the other type")
+	ErrLeaseLost     = errors.New("lease is lost")
+	ErrLeaseRange    = errors.New("offset is outside of the lease")
+	ErrNoDeadLetter  = errors.New("lease has no dead letter topic")
+	ErrTooManyWaiter = errors.New("too many takes wait")
+)

@@ -212,6 +212,22 @@ func (g *Group) Kill(now time.Time, err error) Effects {
 	return g.done()
 }
 
+// Lease makes it a group of leases, for good, unless it has members. That it is
+// still one is persisted when that was done longer than every ago.
+func (g *Group) Lease(now time.Time, every time.Duration) (Effects, error) {
+	switch {
+	case g.state == Dead:
+		return Effects{}, ErrGone
+	case g.state != Empty || len(g.members) > 0:
+		return Effects{}, ErrTypeConflict
+	case g.protocolType == LeaseType && now.Sub(g.since) < every:
+		return Effects{}, nil
+	}
+	g.protocolType, g.protocol, g.leader, g.since = LeaseType, "", "", now
+	g.persist()
+	return g.done(), nil
+}
+
 // Members describes the members, in the order in which they came.
 func (g *Group) Members() []Member {
 	out := make([]Member, 0, len(g.members))

@@ -49,6 +49,8 @@ func (g *Group) join(now time.Time, t Token, r *JoinRequest) error {
 	switch {
 	case g.state == Dead:
 		return ErrGone
+	case g.protocolType == LeaseType || r.ProtocolType == LeaseType:
+		return ErrTypeConflict
 	case r.Session < g.cfg.MinSession || r.Session > g.cfg.MaxSession:
 		return fmt.Errorf("%w: %v is not from %v to %v", ErrInvalidSession, r.Session, g.cfg.MinSession, g.cfg.MaxSession)
 	case !g.hasRoom(r):
