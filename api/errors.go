@@ -65,6 +65,7 @@ const (
 	KafkaElectionNotNeeded           int16 = 84
 	KafkaGroupSubscribedToTopic      int16 = 86
 	KafkaInvalidRecord               int16 = 87
+	KafkaThrottlingQuotaExceeded     int16 = 89
 	KafkaUnknownTopicID              int16 = 100
 	KafkaMismatchedEndpointType      int16 = 114
 	KafkaUnsupportedEndpointType     int16 = 115
@@ -152,6 +153,11 @@ var table = []row{
 	{broker.ErrGroupNotEmpty, KafkaNonEmptyGroup, http.StatusConflict, "group_not_empty", "Group is not empty", final, show},
 	{broker.ErrGroupSubscribed, KafkaGroupSubscribedToTopic, http.StatusConflict, "group_subscribed", "Group is subscribed to the topic", final, show},
 	{broker.ErrGroupFull, KafkaGroupMaxSizeReached, http.StatusConflict, "group_full", "Group has as many members as it may", final, show},
+	{broker.ErrGroupTypeConflict, KafkaInconsistentProtocol, http.StatusConflict, "group_type_conflict", "Group is of the other type", final, show},
+	{broker.ErrBadLease, KafkaInvalidRequest, http.StatusBadRequest, "bad_lease", "Bad lease id", final, show},
+	{broker.ErrLeaseLost, KafkaInvalidRequest, http.StatusConflict, "lease_lost", "Lease is lost", final, show},
+	{broker.ErrNoDeadLetter, KafkaInvalidRequest, http.StatusUnprocessableEntity, "no_dead_letter", "Lease has no dead letter topic", final, show},
+	{broker.ErrOverloaded, KafkaThrottlingQuotaExceeded, http.StatusServiceUnavailable, "overloaded", "Overloaded", retry, show},
 	{broker.ErrUnknownMember, KafkaUnknownMember, http.StatusNotFound, "unknown_member", "Unknown group member", final, show},
 	{broker.ErrMemberIDRequired, KafkaMemberIDRequired, http.StatusConflict, "member_id_required", "Member id required", retry, show},
 	{broker.ErrFencedInstance, KafkaFencedInstanceID, http.StatusConflict, "fenced_instance", "Fenced group instance", final, show},

@@ -234,6 +234,15 @@ func (s *shard) due(expire bool) (due []string, err error) {
 	if err != nil {
 		return nil, err
 	}
+	err = s.store.leases("", true, func(id string, topic TopicID, _ int32, _ []byte) error {
+		if state.Topic(topic) == nil {
+			has[id] = true
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
 	err = s.store.groups(func(id string) error {
 		if late, some := has[id]; late || !some && expire {
 			due = append(due, id)
@@ -258,6 +267,10 @@ func (s *shard) expire(id string, now time.Time, byAge bool) error {
 	}
 	state, since := h.State()
 	keep, topics, kept := s.retention(), s.broker.proposer.State(), 0
+	if h.ProtocolType() == group.LeaseType && (!byAge || h.leases != nil || now.UnixMilli()-since.UnixMilli() < keep) {
+		kept++ // nobody need have committed anything
+	}
+	byAge = byAge && h.leases == nil
 	err = s.store.offsets(id, false, func(_, topic string, partition int32, o *committed) error {
 		from := o.at
 		if state == group.Empty && h.ProtocolType() != "" {
@@ -275,6 +288,9 @@ func (s *shard) expire(id string, now time.Time, byAge bool) error {
 		s.change(h, change{group: id, topic: topic, partition: partition})
 		return nil
 	})
+	if err == nil {
+		err = s.expireLeases(h, now, kept == 0)
+	}
 	if err == nil && kept == 0 && h.Idle() {
 		s.change(h, change{group: id})
 	}

@@ -39,6 +39,8 @@ var (
 	ErrUnknownGroup            = errors.New("unknown group")
 	ErrMetadataTooLarge        = errors.New("offset metadata is too large")
 	ErrCommitTooLarge          = errors.New("too many offsets in one commit")
+	ErrBadLease                = errors.New("bad lease id")
+	ErrOverloaded              = errors.New("too many requests wait")
 )
 
 // Errors that come up from the log, the batch format and the metadata,
@@ -81,6 +83,9 @@ var (
 	ErrGroupFull            = group.ErrFull
 	ErrFencedInstance       = group.ErrFencedInstance
 	ErrGroupSubscribed      = group.ErrSubscribed
+	ErrGroupTypeConflict    = group.ErrTypeConflict
+	ErrLeaseLost            = group.ErrLeaseLost
+	ErrNoDeadLetter         = group.ErrNoDeadLetter
 )
 
 // OffsetError says which offset was asked for and what there is. It unwraps to

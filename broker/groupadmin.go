@@ -31,8 +31,16 @@ func (b *Broker) deleteGroup(ctx context.Context, id string) error {
 		return err
 	}
 	_, err = act(ctx, s, id, b.existingGroup(id), func(h *held, now time.Time) (none struct{}, err error) {
-		if state, _ := h.State(); state != group.Empty {
+		if h.state(now) != group.Empty {
 			return none, ErrGroupNotEmpty
+		}
+		s.lapse(h, ErrGroupGone)
+		err = s.store.leases(id, false, func(_ string, topic TopicID, partition int32, _ []byte) error {
+			s.change(h, change{group: id, leased: topic, partition: partition})
+			return nil
+		})
+		if err != nil {
+			return none, err
 		}
 		err = s.store.offsets(id, false, func(_, topic string, partition int32, _ *committed) error {
 			s.change(h, change{group: id, topic: topic, partition: partition})
@@ -96,10 +104,9 @@ func (b *Broker) describeGroup(ctx context.Context, id string) (GroupDescription
 	if err != nil {
 		return GroupDescription{}, err
 	}
-	return act(ctx, s, id, how{missing: unknownGroup(id)}, func(h *held, _ time.Time) (GroupDescription, error) {
-		state, _ := h.State()
+	return act(ctx, s, id, how{missing: unknownGroup(id)}, func(h *held, now time.Time) (GroupDescription, error) {
 		return GroupDescription{
-			ID: id, State: state.String(), ProtocolType: h.ProtocolType(), Protocol: h.Protocol(), Generation: h.Generation(), Members: h.Members(),
+			ID: id, State: h.state(now).String(), ProtocolType: h.ProtocolType(), Protocol: h.Protocol(), Generation: h.Generation(), Members: h.Members(),
 		}, nil
 	})
 }
@@ -148,7 +155,15 @@ func (s *shard) list(ctx context.Context) ([]GroupListing, error) {
 			if err = errors.Join(err, failed); err != nil || h == nil {
 				continue
 			}
-			state, _ := h.State()
+			state := h.state(now)
+			if h.ProtocolType() == group.LeaseType && h.leases == nil {
+				var live bool
+				live, failed = s.liveInStore(id, now)
+				err = errors.Join(err, failed)
+				if live {
+					state = group.Stable
+				}
+			}
 			list = append(list, GroupListing{ID: id, State: state.String(), ProtocolType: h.ProtocolType()})
 			s.forget(h)
 		}

@@ -48,8 +48,12 @@ func (b *Broker) CommitOffsets(ctx context.Context, p auth.Principal, id string,
 		if err := h.MayCommit(now, m); err != nil {
 			return nil, err
 		}
+		if h.state(now) != group.Empty && h.leases != nil {
+			return nil, ErrGroupNotEmpty
+		}
 		for _, c := range changes {
 			s.change(h, c)
+			s.leaveLease(h, now, c.offset.topic, c.partition, c.offset.offset)
 		}
 		return errs, nil
 	})
@@ -181,12 +185,12 @@ func (b *Broker) DeleteOffsets(ctx context.Context, p auth.Principal, id string,
 	if err != nil {
 		return nil, err
 	}
-	return act(ctx, s, id, b.existingGroup(id), func(h *held, _ time.Time) (errs []error, err error) {
-		if state, _ := h.State(); state != group.Empty && h.ProtocolType() != group.ConsumerType {
+	return act(ctx, s, id, b.existingGroup(id), func(h *held, now time.Time) (errs []error, err error) {
+		if h.state(now) != group.Empty && h.ProtocolType() != group.ConsumerType {
 			return nil, ErrGroupNotEmpty
 		}
 		for _, q := range topics {
-			_, err := b.resolve(p, auth.Read, TopicRef{Name: q.Topic})
+			t, err := b.resolve(p, auth.Read, TopicRef{Name: q.Topic})
 			if err == nil && h.Subscribes(q.Topic) {
 				err = fmt.Errorf("%w: %q", ErrGroupSubscribed, q.Topic)
 			}
@@ -194,6 +198,7 @@ func (b *Broker) DeleteOffsets(ctx context.Context, p auth.Principal, id string,
 				errs = append(errs, err)
 				if err == nil {
 					s.change(h, change{group: id, topic: q.Topic, partition: partition})
+					s.leaveLease(h, now, t.ID, partition, -1)
 				}
 			}
 		}

@@ -140,23 +140,24 @@ func act[T any](ctx context.Context, s *shard, id string, how how, fn func(h *he
 	}
 	out, err := ask(ctx, s, func(now time.Time, done func(outcome)) {
 		do := func(now time.Time) {
-			var out outcome
-			h, err := s.group(id, how.create, now)
-			if err == nil && h == nil {
-				err = how.missing
-			}
-			if err == nil {
-				out.value, err = fn(h, now)
-			}
-			if err != nil {
-				done(outcome{err: err})
-			} else {
-				s.answer(h, func(err error) { out.err = err; done(out) })
-			}
-			if h != nil {
-				s.schedule(h)
-				s.forget(h)
-			}
+			s.find(id, how.create, now, func(h *held, now time.Time, err error) {
+				var out outcome
+				if err == nil && h == nil {
+					err = how.missing
+				}
+				if err == nil {
+					out.value, err = fn(h, now)
+				}
+				if err != nil {
+					done(outcome{err: err})
+				} else {
+					s.answer(h, func(err error) { out.err = err; done(out) })
+				}
+				if h != nil {
+					s.schedule(h)
+					s.forget(h)
+				}
+			})
 		}
 		if how.quiet {
 			s.whenQuiet(do)

@@ -14,6 +14,7 @@ type metrics struct {
 	produce [3]prometheus.Observer
 	topics  topicMetrics
 	groups  *groupMetrics
+	leases  *leaseMetrics
 	// dirtyRatio is the greatest of all partitions, when they were last looked at.
 	dirtyRatio prometheus.Gauge
 }
@@ -39,7 +40,7 @@ func newMetrics(reg prometheus.Registerer, b *Broker) *metrics {
 		m.produce[i] = produce.WithLabelValues(acks)
 	}
 	m.topics.init(b)
-	m.groups = newGroupMetrics(reg)
+	m.groups, m.leases = newGroupMetrics(reg), newLeaseMetrics(reg)
 	gauge := func(name, help string, value func() float64) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, value)
 	}

@@ -30,6 +30,9 @@ const (
 // and none for the topic's id; readers skip tags that they do not know.
 const expiryTag = 10_000
 
+// ackedTag is another: the nonce of the lease that was acked last, 16 bytes.
+const ackedTag = 10_001
+
 // offsetsPartition is the partition of the offsets topic that a group belongs
 // to, as Kafka's tools reckon: Java's hash of the id.
 func offsetsPartition(group string, partitions int32) int32 {
@@ -41,14 +44,20 @@ func offsetsPartition(group string, partitions int32) int32 {
 }
 
 // change is one record of the offsets topic: what was committed for a partition
-// of a topic, or, without a topic, who is in the group. nil removes it.
+// of a topic; or, with a topic's id, the lease of a partition; or, with neither,
+// who is in the group. nil removes it.
 type change struct {
 	group     string
 	topic     string
+	leased    TopicID
 	partition int32
 	offset    *committed
+	lease     *group.LeaseRecord
 	members   *group.Record
 }
+
+// ofGroup says that the change is of the group itself.
+func (c *change) ofGroup() bool { return c.topic == "" && c.leased == TopicID{} }
 
 // committed is an offset as it was committed.
 type committed struct {
@@ -57,6 +66,7 @@ type committed struct {
 	epoch    int32 // of the leader, -1 if the client did not say
 	metadata string
 	at       int64 // wall clock, ms
+	acked    group.Nonce
 	expires  int64 // wall clock, ms; -1 for the server's rules
 }
 
@@ -65,6 +75,9 @@ func (c *change) size() int {
 	n := len(c.group) + len(c.topic) + 100
 	if c.offset != nil {
 		n += len(c.offset.metadata)
+	}
+	if c.lease != nil {
+		n += leaseSize + len(c.lease.DeadLetter)
 	}
 	if c.members != nil {
 		for i := range c.members.Members {
@@ -77,6 +90,9 @@ func (c *change) size() int {
 
 // key is the record's key.
 func (c *change) key() []byte {
+	if !c.leased.IsZero() {
+		return encodeLeaseKey(c.group, c.leased, c.partition)
+	}
 	if c.topic == "" {
 		k := kmsg.GroupMetadataKey{Version: groupKeyVersion, Group: c.group}
 		return k.AppendTo(nil)
@@ -92,6 +108,8 @@ func (c *change) value() []byte {
 		return c.offset.encode()
 	case c.members != nil:
 		return encodeMembers(c.members)
+	case c.lease != nil:
+		return encodeLease(c.lease)
 	default:
 		return nil
 	}
@@ -105,6 +123,9 @@ func (o *committed) encode() []byte {
 	if o.expires >= 0 {
 		v.UnknownTags.Set(expiryTag, binary.BigEndian.AppendUint64(nil, uint64(o.expires)))
 	}
+	if o.acked != (group.Nonce{}) {
+		v.UnknownTags.Set(ackedTag, o.acked[:])
+	}
 	return v.AppendTo(nil)
 }
 
@@ -113,13 +134,17 @@ func decodeOffset(p []byte) (*committed, error) {
 	if err := v.ReadFrom(p); err != nil {
 		return nil, fmt.Errorf("committed offset: %w", err)
 	}
+	var acked group.Nonce
 	v.UnknownTags.Each(func(tag uint32, value []byte) {
-		if tag == expiryTag && len(value) == 8 {
+		switch {
+		case tag == expiryTag && len(value) == 8:
 			v.ExpireTimestamp = int64(binary.BigEndian.Uint64(value))
+		case tag == ackedTag && len(value) == len(acked):
+			acked = group.Nonce(value)
 		}
 	})
 	return &committed{
-		topic: v.TopicID, offset: v.Offset, epoch: v.LeaderEpoch, metadata: v.Metadata, at: v.CommitTimestamp, expires: v.ExpireTimestamp,
+		topic: v.TopicID, offset: v.Offset, epoch: v.LeaderEpoch, metadata: v.Metadata, at: v.CommitTimestamp, acked: acked, expires: v.ExpireTimestamp,
 	}, nil
 }
 
@@ -205,6 +230,11 @@ func decodeChange(key, value []byte) (c change, err error) {
 		c.group = k.Group
 		if value != nil {
 			c.members, err = decodeMembers(value)
+		}
+		return c, err
+	case leaseKeyVersion:
+		if c.group, c.leased, c.partition, err = decodeLeaseKey(key); err == nil && value != nil {
+			c.lease, err = decodeLease(value)
 		}
 		return c, err
 	default:

@@ -20,6 +20,7 @@ import (
 //	"N" group                        the group exists
 //	"O" len(group) group topic u32   value of the newest offset record
 //	"M" group                        value of the newest group record
+//	"L" len(group) group id[16] u32  value of the newest lease record
 //
 // len is a uvarint; a topic's name has no byte that a partition number could be
 // taken for, for the number is always the last four.
@@ -29,7 +30,7 @@ type offsetStore struct {
 	prefix []byte
 }
 
-const storeFormat = 1
+const storeFormat = 2
 
 func newOffsetStore(db *meta.DB, topic TopicID, partition int32) *offsetStore {
 	return &offsetStore{db: db, topic: topic, prefix: binary.BigEndian.AppendUint32([]byte{meta.PrefixGroups}, uint32(partition))}
@@ -43,13 +44,13 @@ func (s *offsetStore) key(kind byte, rest ...string) []byte {
 	return k
 }
 
-// offsetsOf is the prefix of a group's offsets.
-func (s *offsetStore) offsetsOf(group string) []byte {
-	return append(binary.AppendUvarint(s.key('O'), uint64(len(group))), group...)
+// of is the prefix of what a group has of a kind.
+func (s *offsetStore) of(kind byte, group string) []byte {
+	return append(binary.AppendUvarint(s.key(kind), uint64(len(group))), group...)
 }
 
 func (s *offsetStore) offsetKey(group, topic string, partition int32) []byte {
-	return binary.BigEndian.AppendUint32(append(s.offsetsOf(group), topic...), uint32(partition))
+	return binary.BigEndian.AppendUint32(append(s.of('O', group), topic...), uint32(partition))
 }
 
 // parseOffsetKey splits what follows the kind of an offset's key.
@@ -99,12 +100,15 @@ func (s *offsetStore) apply(changes []change, next int64, sync bool) error {
 	for i := range changes {
 		c := &changes[i]
 		k, v := s.key('M', c.group), c.value()
-		if c.topic != "" {
+		switch {
+		case c.topic != "":
 			k = s.offsetKey(c.group, c.topic, c.partition)
+		case !c.ofGroup():
+			k = s.leaseKey(c.group, c.leased, c.partition)
 		}
 		if v == nil {
 			b.Delete(k)
-			if c.topic == "" {
+			if c.ofGroup() {
 				b.Delete(s.key('N', c.group))
 			}
 			continue
@@ -176,7 +180,7 @@ func (s *offsetStore) offsets(group string, all bool, fn func(group, topic strin
 	kind := s.key('O')
 	prefix := kind
 	if !all {
-		prefix = s.offsetsOf(group)
+		prefix = s.of('O', group)
 	}
 	return s.db.Scan(prefix, func(k, v []byte) error {
 		g, topic, partition, ok := parseOffsetKey(k[len(kind):])
@@ -219,4 +223,25 @@ func (s *offsetStore) has(group string) (bool, error) {
 func (s *offsetStore) eachMembers(fn func(group string, v []byte) error) error {
 	kind := s.key('M')
 	return s.db.Scan(kind, func(k, v []byte) error { return fn(string(k[len(kind):]), bytes.Clone(v)) })
+}
+
+func (s *offsetStore) leaseKey(group string, topic TopicID, partition int32) []byte {
+	return binary.BigEndian.AppendUint32(append(s.of('L', group), topic[:]...), uint32(partition))
+}
+
+// leases calls fn for each lease record of a group, or of all groups with all, by
+// group, topic and partition. The record is decoded by decodeLease.
+func (s *offsetStore) leases(group string, all bool, fn func(group string, topic TopicID, partition int32, v []byte) error) error {
+	kind := s.key('L')
+	prefix := kind
+	if !all {
+		prefix = s.of('L', group)
+	}
+	return s.db.Scan(prefix, func(k, v []byte) error {
+		group, id, partition, ok := parseOffsetKey(k[len(kind):])
+		if !ok || len(id) != len(TopicID{}) {
+			return fmt.Errorf("key of a lease: %x", k)
+		}
+		return fn(group, TopicID([]byte(id)), partition, v)
+	})
 }

@@ -55,6 +55,7 @@ type shard struct {
 	timers timers
 	tokens group.Token
 	joins  map[group.Token]func(group.JoinReply)
+	takes  map[group.Token]func(group.Handout)
 	syncs  map[group.Token]func(group.SyncReply)
 
 	filling round   // not appended yet
@@ -67,10 +68,14 @@ type shard struct {
 	wake    *sleeper
 	place   place
 	parked  bool
+	// watches are the partitions in which leased groups look for records, by the
+	// index of their places; that of the shard's own is 0.
+	watches   map[int32]*watch
+	lastWatch int32
 }
 
-// held is a group in memory: one that has members, or whose newest change is on
-// its way.
+// held is a group in memory: one that has members or leases, or whose newest
+// change is on its way.
 type held struct {
 	*group.Group
 	// end is the offset after its newest record in the log, as far as it was
@@ -79,9 +84,14 @@ type held struct {
 	// changed says that the round being filled has a record of it.
 	changed bool
 
-	due   time.Time
-	index int // in timers, -1 for none
-	tally tally
+	// leases are those of a group of them, nil until they are needed.
+	leases  *group.Leases
+	watches map[group.Partition]*watch
+
+	due        time.Time
+	index      int // in timers, -1 for none
+	tally      tally
+	leaseTally leaseTally
 }
 
 // newShard makes the coordinator of a partition. run must be called.
@@ -91,7 +101,7 @@ func (b *Broker) newShard(id storage.ID, cfg *group.Config) *shard {
 		log:      b.log.With(slog.Int("offsets_partition", int(id.Partition))),
 		requests: make(chan func(time.Time), shardQueue), loaded: make(chan struct{}),
 		groups: map[string]*held{}, joins: map[group.Token]func(group.JoinReply){}, syncs: map[group.Token]func(group.SyncReply){},
-		wake: newSleeper(),
+		takes: map[group.Token]func(group.Handout){}, watches: map[int32]*watch{}, wake: newSleeper(),
 	}
 	s.place.w = &s.wake.waiter
 	return s
@@ -136,6 +146,9 @@ func (s *shard) run() {
 	sync := time.NewTicker(storeSync)
 	defer sync.Stop()
 	for {
+		for !s.wake.arm() {
+			s.work()
+		}
 		requests, due := s.requests, s.untilDue()
 		if s.held() {
 			// Nothing is due meanwhile: the heartbeat may be among those that wait.
@@ -154,11 +167,16 @@ func (s *shard) run() {
 		case <-sync.C:
 			s.syncStore()
 		}
-		s.settle()
-		s.append()
-		s.settle()
-		s.beQuiet()
+		s.work()
 	}
+}
+
+// work gets on with what was asked for and with what was told.
+func (s *shard) work() {
+	s.settle()
+	s.append()
+	s.settle()
+	s.beQuiet()
 }
 
 // held says that requests must wait, for the disk as a rule.
@@ -250,7 +268,8 @@ func (s *shard) keep(h *held) {
 
 // forget lets a group go that is in the store as it is.
 func (s *shard) forget(h *held) {
-	if h.Idle() && !h.changed && h.end <= s.settled && s.groups[h.ID()] == h {
+	unused := h.Idle() && (h.leases == nil || h.leases.Idle(s.now()))
+	if unused && !h.changed && h.end <= s.settled && s.groups[h.ID()] == h {
 		s.drop(h)
 	}
 }
@@ -258,6 +277,9 @@ func (s *shard) forget(h *held) {
 // drop takes a group out of memory.
 func (s *shard) drop(h *held) {
 	s.broker.metrics.groups.forget(h)
+	s.unwatch(h)
+	h.leases = nil
+	s.broker.metrics.leases.count(h)
 	delete(s.groups, h.ID())
 	if h.index >= 0 {
 		heap.Remove(&s.timers, h.index)
@@ -310,6 +332,7 @@ func (s *shard) stop(err error) {
 	s.rounds = nil
 	for _, h := range s.groups {
 		s.take(h, h.Kill(s.now(), err))
+		s.lapse(h, err)
 		s.drop(h)
 	}
 	for _, a := range s.filling.answers {

@@ -121,8 +121,11 @@ func (s *shard) refuse(r *round, err error) {
 	s.log.Warn("changes of groups were refused", slog.Any("err", err))
 	err = notAvailable(err)
 	answers := r.answers
+	for _, h := range r.touched {
+		s.lapse(h, err)
+	}
 	for i := range r.changes {
-		if r.changes[i].topic != "" {
+		if !r.changes[i].ofGroup() {
 			continue
 		}
 		if h := s.groups[r.changes[i].group]; h != nil && slices.Contains(r.touched, h) {
@@ -168,7 +171,7 @@ func (s *shard) goBack(h *held) {
 func (s *shard) lastAppended(id string) (r *group.Record, found bool) {
 	for _, r := range slices.Backward(s.rounds) {
 		for _, c := range slices.Backward(r.changes) {
-			if c.group == id && c.topic == "" {
+			if c.group == id && c.ofGroup() {
 				return c.members, true
 			}
 		}
@@ -179,9 +182,7 @@ func (s *shard) lastAppended(id string) (r *group.Record, found bool) {
 // settle takes the committed rounds into the store and sends their answers, and
 // waits for the next.
 func (s *shard) settle() {
-	if told, _ := s.wake.collect(); told != nil {
-		s.parked = false
-	}
+	s.collect()
 	for len(s.rounds) > 0 && s.rounds[0].end <= s.part.hw.Load() {
 		if !s.applyFirst() {
 			return
@@ -194,7 +195,6 @@ func (s *shard) settle() {
 		s.stop(err)
 		return
 	}
-	s.wake.arm()
 	s.parked = true
 	s.part.park(&s.place, s.rounds[0].end)
 }

@@ -34,7 +34,8 @@ func (t *timers) Pop() any {
 // schedule sees to it that the group is looked at in time, and counts it.
 func (s *shard) schedule(h *held) {
 	s.broker.metrics.groups.count(h)
-	due, ok := h.Deadline()
+	s.broker.metrics.leases.count(h)
+	due, ok := h.deadline()
 	switch {
 	case !ok && h.index >= 0:
 		heap.Remove(&s.timers, h.index)
@@ -46,6 +47,17 @@ func (s *shard) schedule(h *held) {
 		h.due = due
 		heap.Fix(&s.timers, h.index)
 	}
+}
+
+// deadline is when the group is to be looked at.
+func (h *held) deadline() (time.Time, bool) {
+	due, ok := h.Deadline()
+	if h.leases != nil {
+		if d := h.leases.Deadline(); !ok || d.Before(due) {
+			return d, true
+		}
+	}
+	return due, ok
 }
 
 func (s *shard) untilDue() time.Duration {
@@ -61,6 +73,13 @@ func (s *shard) tick() {
 	for len(s.timers) > 0 && !s.timers[0].due.After(now) {
 		h := s.timers[0]
 		s.take(h, h.Tick(now))
+		if h.leases != nil {
+			s.lease(h, h.leases.Tick(now))
+		}
 		s.forget(h)
+		if h.leases != nil && h.leases.Idle(now) && s.groups[h.ID()] == h { // a change is on its way
+			h.leases.Use(now)
+			s.schedule(h)
+		}
 	}
 }
