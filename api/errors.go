@@ -170,6 +170,7 @@ var table = []row{
 	{broker.ErrCoordinatorLoading, KafkaCoordinatorLoading, http.StatusServiceUnavailable, "coordinator_loading", "Group coordinator is loading", retry, show},
 	{broker.ErrCoordinatorNotAvailable, KafkaCoordinatorNotAvailable, http.StatusServiceUnavailable, "coordinator_not_available", "Group coordinator is not available", unclear, hide},
 	{broker.ErrGroupGone, KafkaCoordinatorNotAvailable, http.StatusServiceUnavailable, "coordinator_not_available", "Group coordinator is not available", unclear, hide},
+	{broker.ErrQuota, KafkaThrottlingQuotaExceeded, http.StatusTooManyRequests, "quota_rate", "Quota exceeded", retry, show},
 	// 6 and not 8: every client answers 6 with fresh metadata and a retry,
 	// while BROKER_NOT_AVAILABLE is final in some of them.
 	{broker.ErrShuttingDown, KafkaNotLeaderOrFollower, http.StatusServiceUnavailable, "shutting_down", "Server is shutting down", retry, show},

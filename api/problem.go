@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/http"
 	"strings"
+	"time"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -87,6 +88,9 @@ func ProblemOf(err error) *Problem {
 	}
 	if ce, ok := errors.AsType[*broker.CorruptError](err); ok && ce.From >= 0 {
 		p.DamagedFrom, p.DamagedTo = &ce.From, &ce.To
+	}
+	if qe, ok := errors.AsType[*broker.QuotaError](err); ok {
+		p.Limit, p.RetryAfterMS = qe.Rate, (qe.Wait + time.Millisecond - 1).Milliseconds()
 	}
 	if oe, ok := errors.AsType[*broker.OffsetError](err); ok {
 		p.LogStart, p.LogEnd = &oe.Start, &oe.End

@@ -202,6 +202,7 @@ func (b *Broker) changeBroker(ctx context.Context, p auth.Principal, node int32,
 	}
 	b.dir.SetScrubRate(b.configs().number(scrubRate))
 	b.dir.SetLowWater(b.configs().number(diskLow))
+	b.quotas.configure(b.configs())
 	b.checkSoon()
 	return nil
 }

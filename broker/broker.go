@@ -36,6 +36,7 @@ type Broker struct {
 	metrics  *metrics
 	ids      producerIDs
 	groups   coordinators
+	quotas   *quotas
 	// done ends with ErrShuttingDown when Close begins, and wakes every wait.
 	done context.Context
 	stop context.CancelCauseFunc
@@ -68,6 +69,7 @@ func Open(ctx context.Context, opts Options) (*Broker, error) {
 	b.done, b.stop = context.WithCancelCause(context.WithoutCancel(ctx))
 	b.mu.topics, b.mu.parts = map[TopicID]*topic{}, map[storage.ID]*partition{}
 	b.metrics = newMetrics(opts.Registerer, b)
+	b.quotas = newQuotas(opts.Now, b.metrics)
 	if err := b.open(ctx); err != nil {
 		if b.dir != nil {
 			b.dir.Refuse()
@@ -76,6 +78,7 @@ func Open(ctx context.Context, opts Options) (*Broker, error) {
 	}
 	b.dir.SetScrubRate(b.configs().number(scrubRate))
 	b.dir.SetLowWater(b.configs().number(diskLow))
+	b.quotas.configure(b.configs())
 	b.loops.Go(b.retain)
 	b.loops.Go(b.compact)
 	b.loops.Go(b.keepOffsets)

@@ -123,6 +123,7 @@ var configs = []configDef{
 	{"", "group.max.session.timeout.ms", ConfigInt, "1800000", longIn(1, math.MaxInt32), "The longest session timeout that a group's member may ask for."},
 	{"", "group.max.size", ConfigInt, "10000", longIn(1, math.MaxInt32), "The members that a group may have."},
 	{"", "group.min.session.timeout.ms", ConfigInt, "6000", longIn(1, math.MaxInt32), "The shortest session timeout that a group's member may ask for."},
+	{"", quotaConfigs[QuotaRequests], ConfigLong, "9223372036854775807", longIn(1, math.MaxInt64), "The requests a second that each principal may make, over all doors. 9223372036854775807 is no bound."},
 	{"", "log.cleaner.backoff.ms", ConfigLong, "15000", longIn(0, math.MaxInt64), "How often partitions are looked for that are to be compacted, when there were none."},
 	{"", "log.cleaner.dedupe.buffer.size", ConfigLong, "134217728", longIn(1<<10, math.MaxInt64), "The most memory that compaction takes for the keys of a pass, 24 bytes for each. What does not fit is left for the next pass."},
 	{"", "log.cleaner.enable", ConfigBool, "true", oneOf("true", "false"), "Whether topics with cleanup.policy=compact are compacted."},
@@ -135,6 +136,8 @@ var configs = []configDef{
 	{"", "offsets.topic.num.partitions", ConfigInt, "16", longIn(1, 10_000), "The partitions of __consumer_offsets, when it is made."},
 	{"", "offsets.topic.segment.bytes", ConfigInt, "104857600", longIn(1<<10, math.MaxInt32), "The size at which a segment of __consumer_offsets is closed, when it is made."},
 	{"", "producer.id.expiration.ms", ConfigLong, "86400000", longIn(1, math.MaxInt64), "How long an idle idempotent producer is remembered."},
+	{"", quotaConfigs[QuotaFetch], ConfigLong, "9223372036854775807", longIn(1, math.MaxInt64), "The bytes of records a second that each principal may be given, over all doors: a Kafka client is held back, an HTTP request refused. 9223372036854775807 is no bound."},
+	{"", quotaConfigs[QuotaProduce], ConfigLong, "9223372036854775807", longIn(1, math.MaxInt64), "The bytes of records a second that each principal may send, over all doors: a Kafka client is held back, an HTTP request refused. 9223372036854775807 is no bound."},
 }
 
 func longIn(low, high int64) func(string) error {

@@ -41,6 +41,7 @@ var (
 	ErrCommitTooLarge          = errors.New("too many offsets in one commit")
 	ErrBadLease                = errors.New("bad lease id")
 	ErrOverloaded              = errors.New("too many requests wait")
+	ErrQuota                   = errors.New("quota exceeded")
 )
 
 // Errors that come up from the log, the batch format and the metadata,

@@ -17,6 +17,8 @@ type metrics struct {
 	leases  *leaseMetrics
 	// dirtyRatio is the greatest of all partitions, when they were last looked at.
 	dirtyRatio prometheus.Gauge
+	// throttled counts by quota.
+	throttled [quotaKinds]prometheus.Counter
 }
 
 func newMetrics(reg prometheus.Registerer, b *Broker) *metrics {
@@ -39,12 +41,18 @@ func newMetrics(reg prometheus.Registerer, b *Broker) *metrics {
 	for i, acks := range []string{"none", "leader", "all"} {
 		m.produce[i] = produce.WithLabelValues(acks)
 	}
+	throttled := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "leat_broker_throttled_total", Help: "Requests that were refused or held back because their principal is beyond a quota.",
+	}, []string{"quota"})
+	for k := range quotaKinds {
+		m.throttled[k] = throttled.WithLabelValues(k.String())
+	}
 	m.topics.init(b)
 	m.groups, m.leases = newGroupMetrics(reg), newLeaseMetrics(reg)
 	gauge := func(name, help string, value func() float64) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, value)
 	}
-	reg.MustRegister(m.waiting, m.tails, produce, &m.topics, m.dirtyRatio,
+	reg.MustRegister(m.waiting, m.tails, produce, &m.topics, m.dirtyRatio, throttled,
 		gauge("leat_broker_partitions", "Partitions served by this node.", func() float64 {
 			b.mu.RLock()
 			defer b.mu.RUnlock()

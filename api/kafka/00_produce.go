@@ -124,9 +124,11 @@ func startProduce(ctx context.Context, c *conn, cl *call) {
 	pc := cl.state.(*produceCall)
 	pc.batches.Acks = broker.Acks(pc.req.Acks)
 	pc.batches.Timeout = time.Duration(pc.req.TimeoutMillis) * time.Millisecond
+	bytes := 0
 	for i := range pc.req.Topics {
 		t := &pc.req.Topics[i]
 		for j := range t.Partitions {
+			bytes += len(t.Partitions[j].Records)
 			b, err := batchOf(cl.version, &pc.req, t.Partitions[j].Records)
 			place := -1
 			if err == nil {
@@ -140,6 +142,7 @@ func startProduce(ctx context.Context, c *conn, cl *call) {
 			t.Partitions[j].Records = nil
 		}
 	}
+	c.meter(cl, broker.QuotaProduce, int64(bytes))
 	cl.cost = int64(len(pc.places)) * partCost
 	if len(pc.batches.Batches) > 0 {
 		pc.produced = c.srv.opts.Broker.Produce(ctx, c.principal, &pc.batches)

@@ -117,6 +117,13 @@ func answerFetch(ctx context.Context, c *conn, cl *call) error {
 	case !fc.ready:
 		fc.results = c.srv.opts.Broker.Fetch(ctx, c.principal, &fc.query)
 	}
+	bytes := int64(0)
+	for i := range fc.results {
+		if s := fc.results[i].Section; s != nil {
+			bytes += s.Len()
+		}
+	}
+	c.meter(cl, broker.QuotaFetch, bytes)
 	c.out.begin(cl.corr, cl.version >= cl.h.flexible)
 	fc.encode(ctx, c.out, cl)
 	return c.out.flush()
@@ -134,7 +141,7 @@ type fetchEncoder struct {
 // partition of the request. It takes the sections over.
 func (fc *fetchCall) encode(ctx context.Context, o *output, cl *call) {
 	e := fetchEncoder{b: o.buf.b, version: cl.version, flexible: cl.version >= 12}
-	e.int32(0) // throttle time
+	e.int32(cl.throttleMillis())
 	if e.version >= 7 {
 		e.int16(fc.refused)
 		e.int32(0) // session id: none

@@ -16,7 +16,7 @@ import (
 // already changes nothing and is answered with the low watermark there is. A
 // partition that stands twice in a request is refused each time.
 //
-//	v1  throttled after the answer, never done
+//	v1  throttled after the answer, as all versions are
 //	v2  flexible
 //
 // Left out: the timeout. The request is answered when the records are gone.

@@ -17,7 +17,7 @@ import (
 // resource is changed as a whole or not at all; one that stands twice in a
 // request is refused each time.
 //
-//	v1  throttled after the answer, never done
+//	v1  throttled after the answer, as all versions are
 //	v2  flexible
 //
 // Left out: other kinds of resources, see DescribeConfigs.

@@ -12,6 +12,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"leat/auth"
+	"leat/broker"
 )
 
 const (
@@ -53,6 +54,9 @@ type conn struct {
 	// reader's.
 	names interner
 	quiet quiet
+	// until is when the client may go on that is beyond a quota, in ns since
+	// 1970; 0 is now.
+	until atomic.Int64
 }
 
 func newConn(s *Server, nc net.Conn) *conn {
@@ -70,7 +74,7 @@ func newConn(s *Server, nc net.Conn) *conn {
 func (c *conn) run(ctx, polls context.Context) {
 	var writer sync.WaitGroup
 	writer.Go(func() { c.write(ctx, polls) })
-	err := c.read(ctx)
+	err := c.read(ctx, polls)
 	c.in.release()
 	// A client that closed its side in peace, or sent what is refused, may
 	// still take the answers before; a wait for data is over all the same.
@@ -124,12 +128,14 @@ func (c *conn) linger() {
 // read takes frames and starts their calls until there are no more. A call
 // that has nothing to wait for, behind none that waits, is answered here: the
 // hand-over to the writer would cost more than many a request.
-func (c *conn) read(ctx context.Context) error {
+func (c *conn) read(ctx, polls context.Context) error {
 	for {
+		c.pause(polls)
 		cl, err := c.next(ctx)
 		if err != nil {
 			return err
 		}
+		c.meter(cl, broker.QuotaRequests, 1)
 		if cl.h.start != nil {
 			cl.h.start(ctx, c, cl)
 		}
@@ -256,6 +262,9 @@ func signal(ch chan struct{}) {
 // the old response header in all versions (KIP-511).
 func (c *conn) respond(cl *call, resp kmsg.Response) error {
 	resp.SetVersion(cl.version)
+	if t, ok := resp.(kmsg.SetThrottleResponse); ok && cl.throttle > 0 {
+		t.SetThrottle(cl.throttleMillis())
+	}
 	c.out.begin(cl.corr, cl.version >= cl.h.flexible && cl.h.key != keyAPIVersions)
 	c.out.buf.b = resp.AppendTo(c.out.buf.b)
 	return c.out.flush()

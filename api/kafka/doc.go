@@ -27,7 +27,8 @@
 // next frame for them, so each sees what its predecessors did.
 //
 // The queue is bounded by calls and by bytes; at the bound the reader stops
-// reading and TCP holds the client back.
+// reading and TCP holds the client back. It also does where the client is beyond
+// a quota, for as long as the answer says.
 //
 // # Memory
 //

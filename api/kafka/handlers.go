@@ -62,7 +62,9 @@ type call struct {
 	began time.Time
 	// failed says that some part of the answer is an error.
 	failed bool
-	srv    *Server
+	// throttle is for how long the quotas hold the client back.
+	throttle time.Duration
+	srv      *Server
 }
 
 var calls = sync.Pool{New: func() any { return new(call) }}

@@ -173,7 +173,7 @@ test fails when it is not what they say. Kafka's versions are those of a broker 
 
 ApiVersions advertises what is served and nothing else, with one exception: Produce is advertised from 0, as Kafka does, because
 librdkafka before 2.11 compresses nothing otherwise. Any other key or version closes the connection, as it does with Kafka; only
-ApiVersions of a newer version is answered, with UNSUPPORTED_VERSION and the table. No answer is throttled: that time is always 0.
+ApiVersions of a newer version is answered, with UNSUPPORTED_VERSION and the table. The time of throttling is that of the broker configs quota.producer.default, quota.consumer.default and leat.quota.requests.default, for each principal and after the answer in every version; it is at most 10 s.
 
 ## Served
 
@@ -200,7 +200,7 @@ const (
 	transactions = "There are no transactions yet."
 	sasl         = "There is no authentication on this door yet; a client that finds none of it speaks plain Kafka."
 	acls         = "There are no access control lists yet."
-	quotas       = "There are no quotas yet."
+	quotas       = "Quotas are configs of the broker, the same for each principal."
 	tokens       = "There is no authentication on this door yet, so there is nobody to give a token to."
 	oneReplica   = "One node has nowhere to move a replica to."
 	quorum       = "Servers of Kafka's own quorum (KRaft) ask it of one another."

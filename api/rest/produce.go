@@ -159,6 +159,7 @@ func (s *Server) produce(w *responseWriter, r *http.Request, partition int32) er
 		return err
 	}
 	defer b.release()
+	s.spend(w, r, broker.QuotaProduce, int64(len(b.bytes)))
 	if len(b.bytes) == 0 && media != formEvent {
 		return api.EmptyBody("the body is empty")
 	}

@@ -63,7 +63,7 @@ func (s *Server) newRouter() *chi.Mux {
 	mux.NotFound(s.serve(s.notFound))
 	mux.MethodNotAllowed(s.serve(s.methodNotAllowed))
 	for _, rt := range s.routes() {
-		mux.Method(rt.method, rt.pattern, s.serve(rt.handle))
+		mux.Method(rt.method, rt.pattern, s.serve(s.meter(rt)))
 	}
 	return mux
 }

@@ -191,6 +191,7 @@ func (st *stream) run(ctx context.Context, began time.Time) (why string) {
 			return st.lost()
 		}
 		if why == "" {
+			st.pay(ctx)
 			why = st.wait(ctx, timer)
 		}
 		if why == "" {
@@ -247,6 +248,7 @@ func (st *stream) pump(ctx context.Context) string {
 			// The run is not held any more while the client takes its time.
 			st.frame.pause()
 			st.send()
+			st.pay(ctx)
 		}
 	}
 	return endClient

@@ -28,6 +28,11 @@ type responseWriter struct {
 	deadline time.Time
 	// stream says that the answer goes on, so its time is of no request.
 	stream bool
+	// beforeHeader, if there is one, adds to the header just before it goes out;
+	// only metered requests have it. spent is the part of sent that their quota
+	// has counted.
+	beforeHeader func(http.Header)
+	spent        int64
 }
 
 func newResponseWriter(w http.ResponseWriter, id string) *responseWriter {
@@ -45,6 +50,7 @@ func (w *responseWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter 
 func (w *responseWriter) WriteHeader(status int) {
 	if w.status == 0 {
 		w.status = status
+		w.complete()
 		w.extend()
 	}
 	w.ResponseWriter.WriteHeader(status)
@@ -85,8 +91,15 @@ func (w *responseWriter) flush() error {
 func (w *responseWriter) begin() {
 	if w.status == 0 {
 		w.status = http.StatusOK
+		w.complete()
 	}
 	w.extend()
+}
+
+func (w *responseWriter) complete() {
+	if w.beforeHeader != nil {
+		w.beforeHeader(w.Header())
+	}
 }
 
 // relax lifts the deadline while nothing is written.

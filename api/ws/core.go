@@ -23,8 +23,10 @@ type core struct {
 	turn int
 	// out are the messages that go before all data, in order.
 	out []text
-	// draining says that no more data goes.
+	// draining says that no more data goes, held until when none goes because
+	// the client is beyond its quota.
 	draining bool
+	held     int64
 }
 
 // event is something that happened to a session. Exactly one of reply,
@@ -138,7 +140,11 @@ func (c *core) close() {
 // to be followed by written. Without either, wait is how long until there may
 // be something, or 0 until an event or wake.
 func (c *core) next(now int64, f *frame) (t text, wait time.Duration) {
-	if len(c.out) == 0 && !c.draining {
+	switch {
+	case len(c.out) > 0, c.draining:
+	case c.held > now:
+		wait = time.Duration(c.held - now)
+	default:
 		wait = c.data(now, f)
 	}
 	if len(c.out) == 0 {
@@ -204,6 +210,9 @@ func (c *core) data(now int64, f *frame) (wait time.Duration) {
 func (c *core) rest(now int64) (wait time.Duration, ok bool) {
 	if len(c.out) > 0 || c.draining {
 		return 0, false
+	}
+	if c.held > now {
+		return time.Duration(c.held - now), true
 	}
 	for _, s := range c.subs {
 		if s.woken.Load() {

@@ -88,7 +88,10 @@
 // between.
 //
 // The server does not read from a client whose produce messages of 4 MiB wait
-// for receipts, or which does not take its answers.
+// for receipts, or which does not take its answers. One that is beyond a quota
+// for what it sends is told so by an error without id, quota_rate, and not read
+// for the retry_after_ms there; its message was taken. One that is beyond the
+// quota for what it is sent gets no data for as long.
 //
 // # Liveness and close codes
 //

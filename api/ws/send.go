@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/coder/websocket"
+
+	"leat/broker"
 )
 
 // kick has a turn run soon. It may be called from anywhere and does not block.
@@ -128,11 +130,15 @@ func (s *session) leave() {
 }
 
 func (s *session) sendFrame(f *frame) {
+	size := len(f.buf.message())
 	s.write(f.buf)
 	f.buf.release()
 	s.srv.metrics.out[kindData].Inc()
 	s.srv.metrics.recordsOut.Add(float64(f.records))
 	s.core.written(s.srv.now(), f)
+	if s.srv.broker.Metered() {
+		s.core.held = s.srv.now() + int64(s.srv.broker.Spend(s.principal, broker.QuotaFetch, int64(size)))
+	}
 }
 
 func (s *session) sendText(t text) {

@@ -62,6 +62,9 @@ type session struct {
 	// reads counts up when the reader has something else to do, and when it
 	// reads again: it is even while it reads.
 	reads atomic.Int64
+	// owed is for how long the client is not read, because it is beyond a quota;
+	// the reader's.
+	owed time.Duration
 	// pulse is what the wheel has of the session, until the end. pingAt is when
 	// the next ping goes; the wheel's alone.
 	pulse  *pulse
@@ -165,19 +168,6 @@ func (s *session) one() (more bool) {
 	}
 	s.message(buf.message())
 	return true
-}
-
-// room waits until the client may go on: it has receipts or answers to take
-// first. It reports false at the end.
-func (s *session) room() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for (s.mu.size > maxOutbox || s.mu.unacked >= maxUnacked) && !s.mu.closing && !s.mu.dead {
-		s.reads.Add(1) // a ping that is not answered now is no fault of the client
-		s.mu.changed.Wait()
-		s.reads.Add(1)
-	}
-	return !s.mu.closing && !s.mu.dead
 }
 
 // errOverloaded says that the clients send more at a time than there is memory
@@ -288,6 +278,7 @@ func (s *session) message(b []byte) {
 		return
 	}
 	s.srv.metrics.in[m.kind].Inc()
+	s.meter(&m, len(b))
 	switch m.kind {
 	case kindPing:
 		s.post(&event{reply: plain(kindPong, m.id, "")}, true)
