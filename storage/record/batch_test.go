@@ -207,7 +207,7 @@ func TestNext(t *testing.T) {
 }
 
 // VerifyCRC notices each flipped bit that the checksum covers, and none in
-// the fields that the log patches.
+// the fields that the log patches; VerifyCRCFrom likewise, from where it is.
 func TestVerifyCRC(t *testing.T) {
 	b := build(t, None, sample()[:4]...)
 	for i := range b {
@@ -217,6 +217,10 @@ func TestVerifyCRC(t *testing.T) {
 			covered := i >= offCRC || i >= offLength && i < offEpoch
 			if covered != errors.Is(err, ErrCorrupt) {
 				t.Fatalf("bit %d of byte %d flipped: %v", bit, i, err)
+			}
+			file := append([]byte("before"), b...)
+			if err := b[:HeaderSize].VerifyCRCFrom(bytes.NewReader(file), 6, make([]byte, 7)); (err != nil) != covered {
+				t.Fatalf("bit %d of byte %d flipped, in a file: %v", bit, i, err)
 			}
 			b[i] ^= 1 << bit
 		}

@@ -1,6 +1,7 @@
 package record
 
 import (
+	"cmp"
 	"encoding/binary"
 	"hash/crc32"
 	"io"
@@ -40,6 +41,27 @@ func (b Batch) VerifyCRC() error {
 		return b.wrongSize()
 	}
 	if want, got := b.CRC(), crc32.Checksum(b[offAttributes:], castagnoli); want != got {
+		return fault(ErrCorrupt, "checksum of the bytes is %08x, the header says %08x", got, want)
+	}
+	return nil
+}
+
+// VerifyCRCFrom is VerifyCRC for a batch that is not in memory: b is its header,
+// r has all of it from pos on, and buf is room to work in.
+func (b Batch) VerifyCRCFrom(r io.ReaderAt, pos int64, buf []byte) error {
+	if len(b) < HeaderSize || b.Size() < HeaderSize {
+		return b.wrongSize()
+	}
+	want, got := b.CRC(), uint32(0)
+	for at, end := pos+offAttributes, pos+int64(b.Size()); at < end; {
+		p := buf[:min(int64(len(buf)), end-at)]
+		if n, err := r.ReadAt(p, at); n < len(p) {
+			return cmp.Or(err, io.ErrUnexpectedEOF)
+		}
+		got = crc32.Update(got, castagnoli, p)
+		at += int64(len(p))
+	}
+	if want != got {
 		return fault(ErrCorrupt, "checksum of the bytes is %08x, the header says %08x", got, want)
 	}
 	return nil
