@@ -39,8 +39,10 @@ type LeaseRecord struct {
 	// Next) now; First is what the group has committed.
 	Begin, First, Next int64
 	// Until is the end of the lease, or with Delayed that of the time for which
-	// nobody gets the partition; zero for neither, or one that is over.
+	// nobody gets the partition, which is Span after it was set; zero for neither,
+	// or one that is over.
 	Until   time.Time
+	Span    time.Duration
 	Delayed bool
 	// Deliveries counts how often the record at First was handed out, and Count
 	// is how many records were, the last time.
@@ -230,10 +232,6 @@ func (l *Leases) RestoreLease(now time.Time, at Partition, r *LeaseRecord) {
 	}
 	s.record = r
 	left := r.Until.Sub(now)
-	longest := r.Duration
-	if r.Delayed {
-		longest = MaxLease
-	}
 	s.end = r.Next // for it was read before
 	if r.Until.IsZero() || left <= 0 {
 		return
@@ -242,7 +240,7 @@ func (l *Leases) RestoreLease(now time.Time, at Partition, r *LeaseRecord) {
 	if r.Delayed {
 		p = delayed
 	}
-	l.enter(s, p, now.Add(min(left, longest)))
+	l.enter(s, p, now.Add(min(left, r.Span)))
 }
 
 // MaxLease is the longest lease and the longest delay.

@@ -93,10 +93,10 @@ func (l *Leases) Extend(now time.Time, at Partition, n Nonce, d time.Duration) (
 		return LeaseInfo{}, l.done(now), err
 	}
 	r := *s.record
-	if d > 0 {
-		r.Duration = d
+	if r.Span = d; d == 0 {
+		r.Span = r.Duration
 	}
-	r.Until = now.Add(r.Duration)
+	r.Until = now.Add(r.Span)
 	l.keep(s, &r)
 	l.enter(s, leased, r.Until)
 	return s.info(), l.done(now), nil
@@ -121,7 +121,7 @@ func (l *Leases) Release(now time.Time, at Partition, n Nonce, upto int64, delay
 	if news {
 		r = l.advance(s, upto)
 	}
-	r.Nonce, r.Until, r.Delayed = Nonce{}, time.Time{}, delay > 0
+	r.Nonce, r.Until, r.Span, r.Delayed = Nonce{}, time.Time{}, delay, delay > 0
 	if delay > 0 {
 		r.Until = now.Add(delay)
 	}
@@ -144,7 +144,7 @@ func (l *Leases) Release(now time.Time, at Partition, n Nonce, upto int64, delay
 func (l *Leases) Return(now time.Time, at Partition, n Nonce) LeaseEffects {
 	if s, err := l.find(now, at, n); err == nil {
 		r := *s.record
-		r.Nonce, r.Until = Nonce{}, time.Time{}
+		r.Nonce, r.Until, r.Span = Nonce{}, time.Time{}, 0
 		r.Deliveries--
 		l.keep(s, &r)
 		l.settle(s)

@@ -247,7 +247,7 @@ func (l *Leases) grant(now time.Time, s *slot, r *Read, terms *LeaseTerms) bool 
 	s.holder = 0
 	until := now.Add(terms.Duration)
 	l.keep(s, &LeaseRecord{
-		Nonce: r.Nonce, LeaseTerms: *terms, Begin: r.First, First: r.First, Next: r.Next, Until: until, Deliveries: deliveries, Count: r.Count,
+		Nonce: r.Nonce, LeaseTerms: *terms, Begin: r.First, First: r.First, Next: r.Next, Until: until, Span: terms.Duration, Deliveries: deliveries, Count: r.Count,
 	})
 	l.enter(s, leased, until)
 	return true

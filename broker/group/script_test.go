@@ -34,10 +34,10 @@ func newScript() *script {
 	return s
 }
 
-// Every rule of the classic protocol has a script in testdata that says what the
+// Every rule of the classic protocol has a script in testdata/classic that says what the
 // group answers, and when.
 func TestScripts(t *testing.T) {
-	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
+	datadriven.Walk(t, "testdata/classic", func(t *testing.T, path string) {
 		s := newScript()
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			return s.run(t, d)
