@@ -36,7 +36,7 @@ func (e *SeekError) Unwrap() error { return e.Err }
 // SeekGroup sets offsets of a group that nobody works in, all or none, and makes
 // the group if there is none. It returns all that the group has committed then, by
 // topic and partition. An offset that cannot be set is a *SeekError; a group with
-// members is ErrGroupNotEmpty.
+// members, or of which a lease lives, is ErrGroupNotEmpty.
 func (b *Broker) SeekGroup(ctx context.Context, p auth.Principal, id string, seek *GroupSeek) ([]CommittedOffset, error) {
 	if id == "" {
 		return nil, fmt.Errorf("%w: it is empty", ErrInvalidGroupID)
@@ -65,7 +65,7 @@ func (b *Broker) SeekGroup(ctx context.Context, p auth.Principal, id string, see
 		return nil, err
 	}
 	return act(ctx, s, id, how{create: true, quiet: true}, func(h *held, now time.Time) ([]CommittedOffset, error) {
-		if state, _ := h.State(); state != group.Empty {
+		if h.state(now) != group.Empty {
 			return nil, ErrGroupNotEmpty
 		}
 		if err := h.MayCommit(now, MemberRef{Generation: -1}); err != nil {
@@ -80,6 +80,7 @@ func (b *Broker) SeekGroup(ctx context.Context, p auth.Principal, id string, see
 		}
 		for _, c := range changes {
 			s.change(h, c)
+			s.leaveLease(h, now, c.offset.topic, c.partition, c.offset.offset)
 		}
 		return withOffsets(all, seek.Offsets), nil
 	})

@@ -19,7 +19,7 @@ const leaseFormat = 1
 const (
 	leaseDelayed = 1 << 0 // the flag
 
-	leaseSize = 1 + 1 + 16 + 3*8 + 2*8 + 3*4 // of a value without its topic
+	leaseSize = 1 + 1 + 16 + 6*8 + 3*4 // of a value without its topic
 )
 
 func encodeLeaseKey(group string, topic TopicID, partition int32) []byte {
@@ -50,7 +50,7 @@ func encodeLease(r *group.LeaseRecord) []byte {
 	}
 	v := append(make([]byte, 0, leaseSize+len(r.DeadLetter)), leaseFormat, flags)
 	v = append(v, r.Nonce[:]...)
-	for _, n := range []int64{r.Begin, r.First, r.Next, until, r.Duration.Milliseconds()} {
+	for _, n := range []int64{r.Begin, r.First, r.Next, until, r.Span.Milliseconds(), r.Duration.Milliseconds()} {
 		v = binary.BigEndian.AppendUint64(v, uint64(n))
 	}
 	for _, n := range []int32{r.Deliveries, r.Count, r.MaxDeliveries} {
@@ -66,19 +66,20 @@ func decodeLease(v []byte) (*group.LeaseRecord, error) {
 		return nil, fmt.Errorf("%w: %d bytes of format %d", errLeaseRecord, len(v), v[:min(2, len(v))])
 	}
 	long := func(i int) int64 { return int64(binary.BigEndian.Uint64(v[18+8*i:])) }
-	short := func(i int) int32 { return int32(binary.BigEndian.Uint32(v[58+4*i:])) }
+	short := func(i int) int32 { return int32(binary.BigEndian.Uint32(v[66+4*i:])) }
 	r := &group.LeaseRecord{
 		Nonce: group.Nonce(v[2:18]), Delayed: v[1] == leaseDelayed,
 		LeaseTerms: group.LeaseTerms{
-			Duration: time.Duration(long(4)) * time.Millisecond, MaxDeliveries: short(2), DeadLetter: string(v[leaseSize:]),
+			Duration: time.Duration(long(5)) * time.Millisecond, MaxDeliveries: short(2), DeadLetter: string(v[leaseSize:]),
 		},
-		Begin: long(0), First: long(1), Next: long(2), Deliveries: short(0), Count: short(1),
+		Span: time.Duration(long(4)) * time.Millisecond, Begin: long(0), First: long(1), Next: long(2), Deliveries: short(0), Count: short(1),
 	}
 	if until := long(3); until != 0 {
 		r.Until = time.UnixMilli(until)
 	}
 	ordered := 0 <= r.Begin && r.Begin <= r.First && r.First <= r.Next
-	if !ordered || r.Duration < 0 || r.Duration > group.MaxLease || r.Deliveries < 0 || r.Count < 0 || r.MaxDeliveries < 0 {
+	timely := 0 <= r.Duration && r.Duration <= group.MaxLease && 0 <= r.Span && r.Span <= group.MaxLease
+	if !ordered || !timely || r.Deliveries < 0 || r.Count < 0 || r.MaxDeliveries < 0 {
 		return nil, fmt.Errorf("%w: %+v", errLeaseRecord, *r)
 	}
 	return r, nil

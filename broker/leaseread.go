@@ -1,9 +1,11 @@
 package broker
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
+	"sync"
 
 	"leat/broker/group"
 	"leat/storage"
@@ -117,35 +119,71 @@ func (t *taking) topicName(id TopicID) string {
 	return id.String()
 }
 
-// measureChunk is how much of a section is looked at at a time.
-const measureChunk = 16 << 10
+// measureChunk is how much of a section is in memory at a time.
+const measureChunk = 64 << 10
+
+var measureBuffers = sync.Pool{New: func() any { return new([measureChunk]byte) }}
 
 // measure finds the offset after the first records of a section from an offset
-// on, at most limit, and how many they are. Only the headers of the batches are
-// looked at, unless one is to be cut that does not have a record for each offset.
+// on, at most limit, and how many they are. It ends before a batch that is
+// damaged, for an ack would pass over what nobody can be given; the error is
+// about the first batch.
 func measure(s record.Section, from int64, limit int) (count int32, next int64, err error) {
-	var buf []byte
+	buf := measureBuffers.Get().(*[measureChunk]byte)
+	defer measureBuffers.Put(buf)
 	at, have := int64(0), int64(0) // buf is [at, at+have) of the section
 	next = from
 	for pos := int64(0); pos < s.Len() && int(count) < limit; {
-		if pos < at || pos+record.HeaderSize > at+have {
-			if buf == nil {
-				buf = make([]byte, min(measureChunk, s.Len()))
-			}
-			at, have = pos, min(int64(len(buf)), s.Len()-pos)
-			if n, err := s.ReadAt(buf[:have], pos); int64(n) < have {
-				return 0, 0, errors.Join(err, io.ErrUnexpectedEOF)
+		var n int
+		var end int64
+		if inBuffer := buf[min(pos-at, have):have]; len(inBuffer) < record.HeaderSize || record.Batch(inBuffer).Size() > len(inBuffer) {
+			at, have = pos, min(measureChunk, s.Len()-pos)
+			if err = readAt(s, buf[:have], pos); err != nil {
+				break
 			}
 		}
-		b := record.Batch(buf[pos-at:])
-		n, end, err := measureBatch(s, pos, b[:record.HeaderSize], next, limit-int(count))
+		b := record.Batch(buf[pos-at : have])
+		size := int64(0)
+		if len(b) >= record.HeaderSize {
+			size = int64(b.Size())
+		}
+		switch {
+		case size < record.HeaderSize || pos+size > s.Len():
+			err = record.ErrCorrupt
+		case size > have-(pos-at):
+			header := record.Batch(bytes.Clone(b[:record.HeaderSize]))
+			err, have = header.VerifyCRCFrom(s, pos, buf[:]), 0
+			b = header
+		default:
+			b = b[:size]
+			err = b.VerifyCRC()
+		}
+		if err == nil {
+			n, end, err = measureBatch(s, pos, b, next, limit-int(count))
+		}
 		if err != nil {
-			return 0, 0, err
+			break
 		}
 		count, next = count+int32(n), max(next, end)
 		pos += int64(b.Size())
 	}
-	return count, next, nil
+	if next > from {
+		err = nil // it is met again, as the first
+	}
+	return count, next, err
+}
+
+// readAt fills p.
+func readAt(r io.ReaderAt, p []byte, pos int64) error {
+	n, err := r.ReadAt(p, pos)
+	switch {
+	case n == len(p):
+		return nil
+	case err == nil || errors.Is(err, io.EOF):
+		return io.ErrUnexpectedEOF
+	default:
+		return err
+	}
 }
 
 // measureBatch does the same for a batch, at a position of a section.
@@ -159,7 +197,7 @@ func measureBatch(s record.Section, pos int64, b record.Batch, from int64, limit
 		return count, first + int64(count), nil
 	}
 	whole := make([]byte, b.Size())
-	if _, err := s.ReadAt(whole, pos); err != nil && !errors.Is(err, io.EOF) {
+	if err := readAt(s, whole, pos); err != nil {
 		return 0, 0, err
 	}
 	next = b.NextOffset()

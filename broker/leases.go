@@ -288,8 +288,8 @@ func (b *Broker) AckLease(ctx context.Context, p auth.Principal, id, lease strin
 	return state, err
 }
 
-// ExtendLease has a lease end d from now, which is its duration from then on;
-// with 0 it is what it was. Errors as AckLease.
+// ExtendLease has a lease end d from now, or with 0 after the time for which it
+// was taken. Errors as AckLease.
 func (b *Broker) ExtendLease(ctx context.Context, p auth.Principal, id, lease string, d time.Duration) (LeaseState, error) {
 	if d != 0 && (d < MinLease || d > MaxLease) {
 		return LeaseState{}, fmt.Errorf("%w: a lease of %v is not from %v to %v", ErrInvalidRequest, d, MinLease, MaxLease)
