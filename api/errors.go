@@ -184,6 +184,9 @@ var table = []row{
 	{broker.ErrBatchTooLarge, KafkaMessageTooLarge, http.StatusRequestEntityTooLarge, "record_too_large", "Record or batch too large", final, show},
 	{broker.ErrOutOfOrderSequence, KafkaOutOfOrderSequence, http.StatusConflict, "out_of_order_sequence", "Out of order producer sequence", final, show},
 	{broker.ErrProducerEpoch, KafkaInvalidProducerEpoch, http.StatusConflict, "producer_fenced", "Old producer epoch", final, show},
+	{broker.ErrKeyReused, KafkaInvalidRequest, http.StatusUnprocessableEntity, "idempotency_key_reused", "Idempotency key was used for another request", final, show},
+	{broker.ErrKeyInProgress, KafkaInvalidRequest, http.StatusConflict, "idempotency_in_progress", "Request with this idempotency key is in progress", retry, show},
+	{broker.ErrTooManyBatches, KafkaRecordListTooLarge, http.StatusRequestEntityTooLarge, "too_many_batches", "Request is too large for a producer sequence", final, show},
 	{broker.ErrStorageFull, KafkaStorageError, http.StatusInsufficientStorage, "storage_full", "Disk is full", retry, hide},
 	{broker.ErrStorageFailed, KafkaStorageError, http.StatusServiceUnavailable, "storage_failed", "Storage has failed", unclear, hide},
 	// A log is closed when its topic goes away or the server stops; fresh

@@ -97,6 +97,8 @@ var configs = []configDef{
 	{"flush.messages", "log.flush.interval.messages", ConfigLong, "1", longIn(1, math.MaxInt64), "1 is fsync mode: acks=all means on disk. More is page-cache mode: records are flushed after so many, 16 MiB or one second."},
 	{"flush.ms", "log.flush.interval.ms", ConfigLong, "9223372036854775807", longIn(0, math.MaxInt64), "In page-cache mode, the longest that a record waits for a flush; never more than one second."},
 	{"index.interval.bytes", "log.index.interval.bytes", ConfigInt, "4096", longIn(0, math.MaxInt32), "The bytes of log for each index entry."},
+	{"leat.idempotency.max.keys", "log.leat.idempotency.max.keys", ConfigInt, "100000", longIn(1, 1_000_000), "How many idempotency keys of requests are remembered in all partitions of a topic; beyond it the oldest is forgotten, and a retry writes again."},
+	{"leat.idempotency.retention.ms", "log.leat.idempotency.retention.ms", ConfigLong, "600000", longIn(1, math.MaxInt64), "How long the idempotency key of a request is remembered after the request was first tried."},
 	{"leat.validate", "log.leat.validate", ConfigString, "full", oneOf("full", "header"), "full checks every record of a batch before it is stored; header only the batch's header and checksum."},
 	{"max.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms", ConfigLong, "9223372036854775807", longIn(1, math.MaxInt64), "The longest that a record stays out of compaction: a segment is closed at that age, and the partition compacted however few of its bytes are dirty."},
 	{"max.message.bytes", "message.max.bytes", ConfigInt, "1048588", longIn(1, math.MaxInt32), "The largest batch that is taken, in bytes as it is sent."},

@@ -42,6 +42,8 @@ var (
 	ErrBadLease                = errors.New("bad lease id")
 	ErrOverloaded              = errors.New("too many requests wait")
 	ErrQuota                   = errors.New("quota exceeded")
+	ErrKeyInProgress           = errors.New("a request with this idempotency key is in progress")
+	ErrTooManyBatches          = errors.New("request needs more batches than a retry can be told by")
 )
 
 // Errors that come up from the log, the batch format and the metadata,
@@ -59,6 +61,7 @@ var (
 	ErrBatchTooLarge      = storage.ErrTooLarge
 	ErrOutOfOrderSequence = storage.ErrOutOfOrderSequence
 	ErrProducerEpoch      = storage.ErrProducerEpoch
+	ErrKeyReused          = storage.ErrKeyReused
 	ErrStorageFailed      = storage.ErrFailed
 	ErrStorageFull        = storage.ErrFull
 	ErrLogClosed          = storage.ErrClosed

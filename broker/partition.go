@@ -61,6 +61,8 @@ func (p *partition) append(in storage.Append, acks Acks) (storage.Appended, erro
 	switch size := len(in.Batch); {
 	case gone != nil:
 		return storage.Appended{}, gone
+	case !in.Trusted && size >= record.HeaderSize && in.Batch.ProducerID() >= storage.FirstKeyID:
+		return storage.Appended{}, fmt.Errorf("%w: producer id %d is none that was given out", ErrInvalidRecord, in.Batch.ProducerID())
 	case !in.Trusted && size >= record.HeaderSize && in.Batch.Transactional():
 		// A producer that is fenced is told that first, else it would go on
 		// with a transaction (KAFKA-19690).

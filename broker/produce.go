@@ -128,6 +128,15 @@ func (pr *Produced) append(i int, part *partition, batch record.Batch, trusted b
 	pr.results[i] = ProduceResult{Base: a.Base, Last: a.Last, Timestamp: a.Timestamp, LogStart: a.Start, Duplicate: a.Duplicate}
 }
 
+// recall makes batch i one that an earlier try has written.
+func (pr *Produced) recall(i int, part *partition, was *earlier) {
+	pr.parts[i] = part
+	pr.results[i] = ProduceResult{
+		Base: was.Base, Last: was.Base + int64(was.Count()) - 1, Timestamp: was.Timestamp,
+		LogStart: part.log.Offsets().Start, Duplicate: true,
+	}
+}
+
 func failed(err error) ProduceResult {
 	return ProduceResult{Base: -1, Last: -1, Timestamp: -1, LogStart: -1, Err: err}
 }

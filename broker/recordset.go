@@ -30,12 +30,15 @@ type RecordSet struct {
 	// keyless is the partition of records without a key, -1 until the first.
 	keyless   int32
 	placement []int32
+	// origin is whose records these are; nil is nobody's.
+	origin *origin
 }
 
-// building is a batch under way.
+// building is a batch under way, or one that an earlier try has written.
 type building struct {
 	partition int32
 	b         *record.Builder
+	was       *earlier
 }
 
 // LineError says which line of a body was refused, counted from 0.
@@ -59,6 +62,9 @@ type PartitionResult struct {
 	Count int
 	// Timestamp is the server's in ms, or -1 if each record's own stands.
 	Timestamp int64
+	// Duplicate says that an earlier try had written the batch; the offsets are
+	// those of then.
+	Duplicate bool
 	Err       error
 }
 
@@ -88,11 +94,20 @@ func (b *Broker) NewRecordSet(ctx context.Context, p auth.Principal, topic strin
 // now. Everything is copied. An error is about this record alone and leaves the
 // set as it was.
 func (s *RecordSet) Add(partition int32, ts int64, key, value []byte, headers []record.Header) error {
+	if s.origin != nil {
+		var written bool
+		if partition, written = s.trace(partition, key); written {
+			return nil
+		}
+	}
+	if ts == s.Now() {
+		ts = -1 // it is the server's, however long ago an earlier try was
+	}
 	if err := s.check(partition, ts, key); err != nil {
 		return err
 	}
 	if ts < 0 {
-		ts = s.now
+		ts = s.Now()
 	}
 	// The delta to the first record is at most ten bytes long; count the most.
 	size := record.RecordSize(maxCount, -1<<62, key, value, headers)
@@ -109,6 +124,9 @@ func (s *RecordSet) Add(partition int32, ts int64, key, value []byte, headers []
 	i := s.batchFor(partition, size)
 	s.batches[i].b.Add(ts, key, value, headers)
 	s.placement = append(s.placement, i)
+	if s.origin != nil {
+		s.origin.advance(partition)
+	}
 	return nil
 }
 
@@ -150,6 +168,9 @@ func (s *RecordSet) tooLarge(size int) error {
 }
 
 func (s *RecordSet) keylessPartition() int32 {
+	if s.keyless < 0 && s.origin != nil {
+		s.keyless = s.origin.keyless()
+	}
 	if s.keyless < 0 {
 		turn := uint32(0)
 		if t := s.broker.topic(s.topic.ID); t != nil {
@@ -166,7 +187,11 @@ func (s *RecordSet) batchFor(partition int32, size int) int32 {
 	i := s.open[partition]
 	if i < 0 || s.batches[i].b.Size()+size > s.limit() {
 		b := builders.Get().(*record.Builder)
-		b.Reset(record.Options{Codec: s.settings.codec})
+		options := record.Options{Codec: s.settings.codec}
+		if s.origin != nil {
+			s.origin.mark(&options, partition)
+		}
+		b.Reset(options)
 		s.batches = append(s.batches, building{partition: partition, b: b})
 		i = int32(len(s.batches) - 1)
 		s.open[partition] = i
@@ -182,6 +207,9 @@ var lineOverhead = record.RecordSize(maxCount, 0, nil, make([]byte, 1<<20), nil)
 // value; a last line without LF counts. The error is a *LineError; the set is
 // then good only for Close.
 func (s *RecordSet) AddLines(body []byte) error {
+	if s.origin != nil {
+		return s.addEachLine(body)
+	}
 	if err := s.check(-1, -1, nil); err != nil {
 		return &LineError{Line: len(s.placement), Err: err}
 	}
@@ -210,6 +238,26 @@ func (s *RecordSet) AddLines(body []byte) error {
 	return nil
 }
 
+// addEachLine is AddLines for who has to look at each line.
+func (s *RecordSet) addEachLine(body []byte) error {
+	for len(body) > 0 {
+		var line []byte
+		line, body, _ = bytes.Cut(body, []byte{'\n'})
+		if err := s.Add(-1, -1, nil, line, nil); err != nil {
+			return &LineError{Line: len(s.placement), Err: err}
+		}
+	}
+	return nil
+}
+
+// Now is the time in ms that records without one of their own have.
+func (s *RecordSet) Now() int64 {
+	if s.origin != nil && s.origin.stamp >= 0 {
+		return s.origin.stamp
+	}
+	return s.now
+}
+
 // Len is the number of records taken.
 func (s *RecordSet) Len() int { return len(s.placement) }
 
@@ -221,6 +269,8 @@ func (s *RecordSet) Placement() []int32 { return s.placement }
 // Produce appends the batches and waits as acks ask. The results stand in the
 // order in which the batches were begun. It may be called once.
 func (s *RecordSet) Produce(ctx context.Context, acks Acks, timeout time.Duration) ([]PartitionResult, error) {
+	// Before the answer: who has it may send the request again.
+	defer s.release()
 	pending, err := s.Append(ctx, acks)
 	if err != nil {
 		return nil, err
@@ -235,8 +285,16 @@ func (s *RecordSet) Append(_ context.Context, acks Acks) (*Pending, error) {
 	if err := acks.check(); err != nil {
 		return nil, err
 	}
+	if s.origin != nil {
+		if err := s.sound(); err != nil {
+			return nil, err
+		}
+	}
 	built := make([]record.Batch, len(s.batches))
 	for i := range s.batches {
+		if s.batches[i].was != nil {
+			continue
+		}
 		var err error
 		if built[i], err = s.batches[i].b.Finish(); err != nil {
 			return nil, err
@@ -244,15 +302,33 @@ func (s *RecordSet) Append(_ context.Context, acks Acks) (*Pending, error) {
 	}
 	pending := &Pending{produced: s.broker.produced(acks, 0, len(built)), results: make([]PartitionResult, len(built))}
 	for i, batch := range built {
-		pending.results[i] = PartitionResult{Partition: s.batches[i].partition, Count: s.batches[i].b.Count()}
-		part, err := s.broker.partition(s.topic, s.batches[i].partition)
-		if err != nil {
-			pending.produced.results[i] = failed(err)
-			continue
+		of := &s.batches[i]
+		pending.results[i] = PartitionResult{Partition: of.partition, Count: of.count()}
+		part, err := s.broker.partition(s.topic, of.partition)
+		if err == nil && of.was == nil && s.origin != nil {
+			err = s.origin.failed[of.partition]
 		}
-		pending.produced.append(i, part, batch, true)
+		switch {
+		case err != nil:
+			pending.produced.results[i] = failed(err)
+		case of.was != nil:
+			pending.produced.recall(i, part, of.was)
+		default:
+			pending.produced.append(i, part, batch, true)
+		}
+		if s.origin != nil {
+			s.origin.note(of.partition, pending.produced.results[i].Err)
+		}
 	}
 	return pending, nil
+}
+
+// count is the number of records.
+func (b *building) count() int {
+	if b.was != nil {
+		return b.was.Count()
+	}
+	return b.b.Count()
 }
 
 // Pending is a set whose batches are appended and may wait to be committed. It
@@ -270,15 +346,16 @@ func (p *Pending) Committed() bool { return p.produced.Committed() }
 func (p *Pending) Wait(ctx context.Context, timeout time.Duration) []PartitionResult {
 	p.produced.timeout = timeout
 	for i, r := range p.produced.Wait(ctx) {
-		p.results[i].Base, p.results[i].Timestamp, p.results[i].Err = r.Base, r.Timestamp, r.Err
+		p.results[i].Base, p.results[i].Timestamp, p.results[i].Duplicate, p.results[i].Err = r.Base, r.Timestamp, r.Duplicate, r.Err
 	}
 	return p.results
 }
 
 // Close gives the set's memory back. The set must not be used after it.
 func (s *RecordSet) Close() {
+	s.release()
 	for _, building := range s.batches {
-		if building.b.Size() <= maxKeptBuilder {
+		if building.b != nil && building.b.Size() <= maxKeptBuilder {
 			builders.Put(building.b)
 		}
 	}

@@ -69,6 +69,8 @@ func (s serverConfigs) settings(set map[string]string) settings {
 			MaxCompactionLag:   millis(num("max.compaction.lag.ms")),
 			HeaderOnly:         get("leat.validate") == "header",
 			ProducerExpiration: millis(s.number("producer.id.expiration.ms")),
+			KeyRetention:       millis(num("leat.idempotency.retention.ms")),
+			MaxKeys:            int(num("leat.idempotency.max.keys")),
 		},
 	}
 	out.retention = storage.Retention{MaxBytes: -1, MaxAge: -1}

@@ -14,9 +14,15 @@ type topic struct {
 	// partition with each set.
 	turn   atomic.Uint32
 	counts *topicCounts
-	mu     struct {
+	// growths is odd while the topic is given more partitions, and grows with
+	// each time that begins and ends.
+	growths atomic.Int64
+	mu      struct {
 		sync.Mutex
 		tails map[*Tail]struct{}
+		// running are the requests that have an idempotency key, by the producer
+		// id that stands for it. The doors bound them.
+		running map[int64]struct{}
 		// gone is why the topic is served no more, or nil.
 		gone error
 	}

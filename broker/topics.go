@@ -200,6 +200,7 @@ func (b *Broker) makeLogsInTurn(ctx context.Context, ev controller.Event, valida
 			names = append(names, newLogs(state.Topic(id(i)), next.Topic(id(i)))...)
 		}
 	}
+	defer b.growing(names)()
 	if err := b.createLogs(ctx, names); err != nil {
 		return nil, nil, err
 	}
@@ -213,6 +214,24 @@ func (b *Broker) makeLogsInTurn(ctx context.Context, ev controller.Event, valida
 		return nil, nil, err
 	}
 	return reply.Errs, b.proposer.State(), nil
+}
+
+// growing says that the topics among those of the logs that there are get more
+// partitions, until the function that it returns is called.
+func (b *Broker) growing(names []storage.LogName) (done func()) {
+	grow := map[*topic]struct{}{}
+	for _, n := range names {
+		if t := b.topic(n.ID.Topic); t != nil {
+			grow[t] = struct{}{}
+		}
+	}
+	count := func() {
+		for t := range grow {
+			t.growths.Add(1)
+		}
+	}
+	count()
+	return count
 }
 
 // createLogs makes the directories of logs. An earlier try for the same

@@ -77,6 +77,9 @@ func (l *Log) prepare(a Append, cfg *Config) (stamp int64, err error) {
 		return 0, &TooLargeError{Size: len(b), Max: cfg.MaxBatchBytes}
 	}
 	sum := record.Summary{MinTimestamp: b.BaseTimestamp(), MaxTimestamp: b.MaxTimestamp()}
+	if a.Trusted && b.ProducerID() >= 0 {
+		sum.MinTimestamp = -1 // the base is the time of the first try, which may be long ago
+	}
 	switch {
 	case a.Trusted:
 	case cfg.HeaderOnly && !cfg.RequireKeys:

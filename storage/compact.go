@@ -126,7 +126,7 @@ type pass struct {
 	bundle bundle
 	pos    int64 // of the batch that was read last
 	// known is who the producers are; nil while nobody asked.
-	known *producers
+	known *idempotence
 	// unpaced are bytes that were written and not paced yet.
 	unpaced int
 }
@@ -254,6 +254,17 @@ func (p *pass) batch(s *segment, b record.Batch, to, boundary int64) error {
 		expired := has && p.now.UnixMilli() >= at
 		keep = func(e *record.Entry) bool { return p.keep(e, expired) }
 		horizon = saturate(p.now.UnixMilli(), p.cfg.DeleteRetention.Milliseconds())
+		if b.ProducerID() >= FirstKeyID {
+			// The horizon takes the place of what a retry is answered with: it waits
+			// for a pass after the key's time.
+			needed, err := p.remembered(b)
+			if err != nil {
+				return err
+			}
+			if needed {
+				horizon = record.NoHorizon
+			}
+		}
 	}
 	r, err := p.rewriter.Rewrite(b, maxStoredExpanded, horizon, keep)
 	if err != nil {
@@ -275,20 +286,33 @@ func (p *pass) header(b, emptied record.Batch, boundary int64) error {
 	if b.ProducerID() < 0 {
 		return p.bundle.skip(b)
 	}
-	if p.known == nil {
-		known, err := p.log.producersAt(p.bound)
-		if errors.Is(err, errRetired) {
-			return errGivenUp
-		}
-		if err != nil {
-			return err
-		}
-		p.known = known
+	needed, err := p.remembered(b)
+	if err != nil {
+		return err
 	}
-	if p.known.remembers(b.ProducerID(), b.BaseOffset()) {
+	if needed {
 		return p.bundle.add(emptied, b.BaseOffset() < boundary)
 	}
 	return p.bundle.skip(b)
+}
+
+// remembered says whether a retry is told by the batch, which is a producer's or
+// a keyed request's.
+func (p *pass) remembered(b record.Batch) (bool, error) {
+	if p.known == nil {
+		known, err := p.log.producersAt(p.bound)
+		if errors.Is(err, errRetired) {
+			return false, errGivenUp
+		}
+		if err != nil {
+			return false, err
+		}
+		p.known = &known
+	}
+	if b.ProducerID() >= FirstKeyID {
+		return p.known.found.remembers(b.ProducerID(), b.BaseOffset()), nil
+	}
+	return p.known.producers.remembers(b.ProducerID(), b.BaseOffset()), nil
 }
 
 // each reads a segment's batches, verifying each.

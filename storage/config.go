@@ -84,6 +84,12 @@ type Config struct {
 	// ProducerExpiration is producer.id.expiration.ms: how long an idle
 	// idempotent producer is remembered. Default 24 hours.
 	ProducerExpiration time.Duration
+	// KeyRetention is leat.idempotency.retention.ms: how long the idempotency key
+	// of a request is remembered. Default 10 minutes.
+	KeyRetention time.Duration
+	// MaxKeys is leat.idempotency.max.keys: how many are remembered in all logs of
+	// a topic; beyond it the oldest is forgotten. Default 100,000, at most 1,000,000.
+	MaxKeys int
 }
 
 // withDefaults returns c with every zero replaced and every size within the
@@ -107,6 +113,8 @@ func (c Config) withDefaults() Config {
 	c.DeleteRetention = orElse(c.DeleteRetention, defaultDeleteRetention)
 	c.MaxCompactionLag = orElse(c.MaxCompactionLag, math.MaxInt64)
 	c.ProducerExpiration = orElse(c.ProducerExpiration, defaultProducerExpiry)
+	c.KeyRetention = orElse(c.KeyRetention, defaultKeyRetention)
+	c.MaxKeys = orElse(c.MaxKeys, defaultMaxKeys)
 	return c
 }
 

@@ -83,12 +83,15 @@ func (d *Dir) createOne(n LogName, begun bool) (made bool, err error) {
 const (
 	topicIDKey   = "topic_id"
 	partitionKey = "partition"
+	createdKey   = "created"
+
+	createdLayout = "2006-01-02T15:04:05.000Z"
 )
 
 // describe writes the text that says which partition this is.
 func (d *Dir) describe(n LogName) error {
-	text := partitionSum.seal(fmt.Appendf(nil, "%s: %s\ntopic: %q\n%s: %d\ncreated: %s\n",
-		topicIDKey, n.ID.Topic, n.Topic, partitionKey, n.Partition, d.opts.Now().UTC().Format("2006-01-02T15:04:05.000Z")))
+	text := partitionSum.seal(fmt.Appendf(nil, "%s: %s\ntopic: %q\n%s: %d\n%s: %s\n",
+		topicIDKey, n.ID.Topic, n.Topic, partitionKey, n.Partition, createdKey, d.opts.Now().UTC().Format(createdLayout)))
 	return withFile(d.opts.FS, filepath.Join(d.logPath(n.ID), partitionFile), func(f disk.File) error {
 		_, err := f.WriteAt(text, 0)
 		return err
@@ -331,13 +334,16 @@ func (d *Dir) OpenLog(ctx context.Context, id ID, name string, cfg Config, start
 	}
 	d.mu.logs[id] = nil
 	rec, known := d.mu.checkpoint.records[id]
+	cfg = cfg.withDefaults()
+	keys := newKeys(d.keyringFor(id.Topic, &cfg))
 	d.mu.Unlock()
 
-	r, err := d.recoverLog(ctx, LogName{ID: id, Topic: name}, cfg.withDefaults(), start, rec, known)
+	r, err := d.recoverLog(ctx, LogName{ID: id, Topic: name}, cfg, keys, start, rec, known)
 
 	d.mu.Lock()
 	if err != nil {
 		delete(d.mu.logs, id)
+		d.leaveKeyring(id.Topic)
 	} else {
 		r.handOver()
 		d.mu.logs[id] = r.log

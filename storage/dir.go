@@ -121,8 +121,9 @@ type Dir struct {
 	mu struct {
 		sync.Mutex
 		logs       map[ID]*Log // nil for one that is being opened
-		checkpoint checkpoint  // the last one written, with newer records
-		changed    bool        // checkpoint's records, since it was written
+		keyrings   map[TopicID]*keyring
+		checkpoint checkpoint // the last one written, with newer records
+		changed    bool       // checkpoint's records, since it was written
 	}
 }
 
@@ -151,7 +152,7 @@ func Open(ctx context.Context, o Options) (*Dir, error) {
 	d.files = newFiles(o.FS, fileBudget(openFileLimit()), d.metrics)
 	d.tables = newTables(o.FS, maxMappings, d.metrics, o.Logger)
 	d.tables.fail = d.fail
-	d.mu.logs = make(map[ID]*Log)
+	d.mu.logs, d.mu.keyrings = make(map[ID]*Log), make(map[TopicID]*keyring)
 	if err := d.begin(); err != nil {
 		return nil, err
 	}

@@ -167,7 +167,7 @@ func (g *group) add(p *pending) error {
 	if g.fatal != nil {
 		return ErrFailed
 	}
-	v, err := l.writing.producers.check(p.sequence(), g.now)
+	v, err := l.judge(p.sequence(), g.now)
 	if err != nil {
 		return err
 	}
@@ -201,11 +201,25 @@ func (g *group) holds(pid int64) bool {
 
 // sequence is what the producer state must know of the batch.
 func (p *pending) sequence() sequence {
-	b := p.Batch
-	return sequence{
-		pid: b.ProducerID(), epoch: b.ProducerEpoch(), first: b.BaseSequence(), last: b.LastSequence(),
-		base: b.BaseOffset(), lastOffset: b.LastOffset(), timestamp: p.stamp,
+	return sequenceOf(p.Batch, p.stamp)
+}
+
+// judge says what to do with a batch that is about to be appended. writing must
+// be held.
+func (l *Log) judge(s sequence, now time.Time) (verdict, error) {
+	if s.keyed() {
+		return l.keys.check(s, now)
 	}
+	return l.writing.producers.check(s, now)
+}
+
+// learn folds in a batch that was appended. writing must be held.
+func (l *Log) learn(s sequence, now time.Time) {
+	if s.keyed() {
+		l.keys.record(s, now)
+		return
+	}
+	l.writing.producers.record(s, now)
 }
 
 // makeRoom sees to it that p fits behind the members, and begins a new segment
@@ -313,7 +327,7 @@ func (g *group) publish(h *handle) {
 	// The checksums of many batches take a while: readers need not wait.
 	grown := seg.tail
 	for _, m := range g.members {
-		l.writing.producers.record(m.sequence(), g.now)
+		l.learn(m.sequence(), g.now)
 		if m.Batch.ProducerID() >= 0 {
 			l.writing.unsaved += int64(len(m.Batch))
 		}

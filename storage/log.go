@@ -3,6 +3,7 @@ package storage
 import (
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // Log is one partition's log. It is safe for concurrent use.
@@ -11,6 +12,8 @@ type Log struct {
 	id   ID
 	name string // the topic's, for log lines
 	path string
+	// created is when the partition was made, zero if its directory does not say.
+	created time.Time
 
 	config  atomic.Pointer[Config]
 	queued  atomic.Bool  // in the flusher's next round
@@ -58,6 +61,9 @@ type Log struct {
 	// Adding needs mu and closed unset, so that nobody enters behind Wait.
 	users sync.WaitGroup
 
+	// keys are the keyed requests in the log, by a lock of their own.
+	keys *keys
+
 	// rewriting is the turn of who puts segments in the place of others, and
 	// guards replaced: segments that have left the log so, but whose files
 	// could not be removed yet.
@@ -91,6 +97,10 @@ type Offsets struct {
 	Start, Durable, End int64
 }
 
+// Created is when the partition was made, by the broker's clock at that time;
+// zero if that is not known.
+func (l *Log) Created() time.Time { return l.created }
+
 // ID names the partition.
 func (l *Log) ID() ID { return l.id }
 
@@ -103,6 +113,7 @@ func (l *Log) SetConfig(c Config) {
 	l.writing.Lock()
 	l.config.Store(&c)
 	l.writing.producers.setExpiration(c.ProducerExpiration)
+	l.keys.ring.configure(c.KeyRetention, c.MaxKeys)
 	l.writing.Unlock()
 	l.dir.flusher.touch(l, &c)
 	l.dir.keeper.rolls.by(0)
@@ -158,6 +169,10 @@ func (l *Log) close() bool {
 		return false
 	}
 	l.users.Wait()
+	l.keys.clear()
+	l.dir.mu.Lock()
+	l.dir.leaveKeyring(l.id.Topic)
+	l.dir.mu.Unlock()
 	// Only now is it known what no flush has covered: appends and a flush that
 	// were under way have counted.
 	l.mu.Lock()

@@ -67,7 +67,7 @@ func (r *recovery) lose(why error) {
 	l.mu.changed = !r.rec.corrupt && len(r.found) > 0
 	l.fenced.Store(true)
 	l.mu.durable = l.markLocked()
-	l.writing.idempotence = l.newFold(end, nil).done()
+	l.remember(l.newFold(end, nil).done())
 	r.ended, r.below = nil, nil
 }
 

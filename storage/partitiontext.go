@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // maxPartitionText bounds the read of a partition's text.
@@ -49,6 +50,9 @@ func (r *recovery) checkOwner() error {
 	owner := ID{}
 	if err == nil {
 		owner, err = ownerOf(b)
+	}
+	if err == nil {
+		r.log.created, _ = time.Parse(createdLayout, partitionText(b)[createdKey])
 	}
 	switch {
 	case err != nil:

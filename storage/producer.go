@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"leat/storage/record"
 )
 
 // Errors of idempotent producers (KIP-98, KIP-360).
@@ -40,7 +42,25 @@ type sequence struct {
 	first, last      int32 // last wraps from 2^31-1 to 0
 	base, lastOffset int64
 	timestamp        int64 // answered to the producer: -1, or the log append time
+	// stamp is the base timestamp, -1 if it is not known: of batches that Leat
+	// builds for a producer or a keyed request, when that was first tried.
+	stamp int64
 }
+
+// sequenceOf is that of a batch, whose log append time is given.
+func sequenceOf(b record.Batch, timestamp int64) sequence {
+	s := sequence{
+		pid: b.ProducerID(), epoch: b.ProducerEpoch(), first: b.BaseSequence(), last: b.LastSequence(),
+		base: b.BaseOffset(), lastOffset: b.LastOffset(), timestamp: timestamp, stamp: max(b.BaseTimestamp(), -1),
+	}
+	if _, has := b.DeleteHorizon(); has {
+		s.stamp = -1 // the horizon has its place
+	}
+	return s
+}
+
+// keyed says that the batch is of a request with an idempotency key.
+func (s *sequence) keyed() bool { return s.pid >= FirstKeyID }
 
 // verdict is what to do with a batch that is in order: append it, or answer
 // a duplicate with what was answered to the original.
@@ -241,4 +261,27 @@ func (l *Log) CheckProducer(id int64, epoch int16) error {
 	defer l.writing.Unlock()
 	_, err := l.writing.producers.check(sequence{pid: id, epoch: epoch, first: -1}, now)
 	return err
+}
+
+// ProducerBatches returns the batches of an idempotent producer by which the log
+// knows a retry, oldest first: the last five of the epoch, nothing if it knows
+// another epoch or has forgotten the producer. The stamps are their base
+// timestamps, -1 where that is not known any more.
+func (l *Log) ProducerBatches(id int64, epoch int16) (batches []Written, stamps []int64) {
+	now := l.dir.opts.Now()
+	l.writing.Lock()
+	defer l.writing.Unlock()
+	e := l.writing.producers.byID[id]
+	if e == nil {
+		return nil, nil
+	}
+	known := e.Value.(*producer)
+	if known.epoch != epoch || l.writing.producers.expired(known, now) {
+		return nil, nil
+	}
+	for _, b := range known.window[:known.count] {
+		batches = append(batches, Written{First: b.first, Last: b.last, Base: b.base, Timestamp: b.timestamp})
+		stamps = append(stamps, b.stamp)
+	}
+	return batches, stamps
 }

@@ -74,9 +74,9 @@ type report struct {
 
 // recoverLog opens the partition's log from what is on disk; handOver has the keeper
 // do the rest.
-func (d *Dir) recoverLog(ctx context.Context, n LogName, cfg Config, start int64, rec checkpointRecord, known bool) (*recovery, error) {
+func (d *Dir) recoverLog(ctx context.Context, n LogName, cfg Config, keys *keys, start int64, rec checkpointRecord, known bool) (*recovery, error) {
 	began := time.Now()
-	l := &Log{dir: d, id: n.ID, name: n.Topic, path: d.logPath(n.ID), rewriting: make(chan struct{}, 1)}
+	l := &Log{dir: d, id: n.ID, name: n.Topic, path: d.logPath(n.ID), rewriting: make(chan struct{}, 1), keys: keys}
 	l.config.Store(&cfg)
 	r := &recovery{dir: d, log: l, rec: rec, known: known, start: start, scannedEpoch: -1, report: report{scannedFrom: -1}}
 	if known {

@@ -60,7 +60,7 @@ func (r *recovery) replayProducers(ctx context.Context) error {
 			s.producers = s.producers || f.found
 		}
 	}
-	l.writing.idempotence = f.done()
+	l.remember(f.done())
 	return nil
 }
 
@@ -113,6 +113,7 @@ func (r *recovery) knownProducers(s *segment) (without point, wrote bool) {
 type fold struct {
 	log     *Log
 	state   *producers
+	keys    *keys
 	now     time.Time
 	from    int64   // batches below are in the snapshot
 	until   int64   // batches from here on are not looked at
@@ -124,7 +125,11 @@ type fold struct {
 // newFold begins with the newest of the snapshots that is not past end. Without
 // one the producers are unknown, and go on as they like.
 func (l *Log) newFold(end int64, snapshots []int64) *fold {
-	f := &fold{log: l, now: l.dir.opts.Now(), until: end, state: newProducers(l.config.Load().ProducerExpiration, 0)}
+	cfg := l.config.Load()
+	f := &fold{
+		log: l, now: l.dir.opts.Now(), until: end,
+		state: newProducers(cfg.ProducerExpiration, 0), keys: newKeys(newKeyring(cfg.KeyRetention, cfg.MaxKeys)),
+	}
 	for _, next := range slices.Backward(snapshots) {
 		if next > end {
 			continue
@@ -133,6 +138,7 @@ func (l *Log) newFold(end int64, snapshots []int64) *fold {
 		if err == nil {
 			f.from = next
 			f.state.load(s, f.now)
+			f.keys.load(s, f.now)
 			break
 		}
 		if errors.Is(err, fs.ErrNotExist) {
@@ -153,7 +159,7 @@ func (l *Log) newFold(end int64, snapshots []int64) *fold {
 func (f *fold) segment(v *view, lastAppend int64, at point, limit int64) error {
 	f.found = false
 	if v.sealed {
-		if !v.tail.producers || lastAppend < f.now.Add(-f.state.expiration).UnixMilli() {
+		if !v.tail.producers || lastAppend < f.now.Add(-max(f.state.expiration, f.keys.ring.retention)).UnixMilli() {
 			return nil
 		}
 		at.offset = -1
@@ -214,27 +220,40 @@ func (f *fold) batch(lastAppend int64, b record.Batch) {
 		}
 	}
 	f.unsaved += int64(b.Size())
-	f.state.record(sequence{
-		pid: b.ProducerID(), epoch: b.ProducerEpoch(), first: b.BaseSequence(), last: b.LastSequence(),
-		base: b.BaseOffset(), lastOffset: b.LastOffset(), timestamp: stamp,
-	}, written)
+	s := sequenceOf(b, stamp)
+	if s.keyed() {
+		if s.stamp < 0 { // the age is all that is left of it
+			s.stamp = written.UnixMilli()
+		}
+		f.keys.record(s, f.now)
+		return
+	}
+	f.state.record(s, written)
 }
 
 // done is the state that came out.
 func (f *fold) done() idempotence {
 	f.state.forget(f.now)
-	return idempotence{producers: f.state, unsaved: f.unsaved}
+	return idempotence{producers: f.state, found: f.keys, unsaved: f.unsaved}
+}
+
+// remember takes over what a fold has found. writing must be held, unless the
+// log is not open yet.
+func (l *Log) remember(state idempotence) {
+	l.keys.replace(state.found, l.dir.opts.Now())
+	state.found = nil
+	l.writing.idempotence = state
 }
 
 // producersAt is what the log knows of producers at an offset, or at the durable
 // mark if that is less: what is behind may be gone after a crash, and then the
 // batches that it has pushed out of a producer's window are in it again.
-func (l *Log) producersAt(offset int64) (*producers, error) {
+func (l *Log) producersAt(offset int64) (idempotence, error) {
 	l.mu.RLock()
 	offset = min(offset, l.mu.durable.offset)
 	l.mu.RUnlock()
 	state, _, err := l.idempotenceAt(point{offset: offset, pos: -1})
-	return state.producers, err
+	return state, err
 }
 
 // idempotenceAt is what the log knows of producers at a point, of which the

@@ -17,6 +17,9 @@ import (
 	"leat/storage/record"
 )
 
+// noKeys is the state of no keyed request.
+func noKeys() *keys { return newKeys(newKeyring(0, 0)) }
+
 // someProducers is a state of n producers with windows of every size.
 func someProducers(n int, now time.Time) *producers {
 	p := newProducers(0, 0)
@@ -41,7 +44,7 @@ func TestSnapshotRoundTrip(t *testing.T) {
 	for _, n := range []int{0, 1, 8, 300} {
 		was := someProducers(n, now)
 		later := now.Add(time.Hour)
-		s, err := decodeSnapshot(encodeSnapshot(was, 1<<40, later), 1<<40)
+		s, err := decodeSnapshot(encodeSnapshot(was, noKeys(), 1<<40, later), 1<<40)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -79,7 +82,7 @@ func TestSnapshotExpiry(t *testing.T) {
 	p.record(sequence{pid: 1}, now)
 	p.record(sequence{pid: 2, base: 1, lastOffset: 1}, now.Add(23*time.Hour))
 	load := func(taken, at time.Time) *producers {
-		s, err := decodeSnapshot(encodeSnapshot(p, 2, taken), 2)
+		s, err := decodeSnapshot(encodeSnapshot(p, noKeys(), 2, taken), 2)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -117,7 +120,7 @@ func TestSnapshotClockBack(t *testing.T) {
 	p.record(sequence{pid: 2, base: 1, lastOffset: 1}, now.Add(-time.Hour))
 	p.record(sequence{pid: 1, first: 1, last: 1, base: 2, lastOffset: 2}, now.Add(-2*time.Hour))
 	for _, at := range []time.Time{now.Add(-3 * time.Hour), now, now.Add(time.Hour)} {
-		if s, err := decodeSnapshot(encodeSnapshot(p, 3, at), 3); err != nil || len(s.producers) != 2 {
+		if s, err := decodeSnapshot(encodeSnapshot(p, noKeys(), 3, at), 3); err != nil || len(s.producers) != 2 {
 			t.Errorf("%v: %d producers, %v", at, len(s.producers), err)
 		}
 	}
@@ -127,7 +130,7 @@ func TestSnapshotClockBack(t *testing.T) {
 // or under another name is refused.
 func TestSnapshotDamage(t *testing.T) {
 	t.Parallel()
-	good := encodeSnapshot(someProducers(9, time.UnixMilli(1e12)), 5000, time.UnixMilli(1e12))
+	good := encodeSnapshot(someProducers(9, time.UnixMilli(1e12)), noKeys(), 5000, time.UnixMilli(1e12))
 	if _, err := decodeSnapshot(good, 5000); err != nil {
 		t.Fatal(err)
 	}
@@ -152,10 +155,10 @@ func TestSnapshotDamage(t *testing.T) {
 func FuzzSnapshot(f *testing.F) {
 	now := time.UnixMilli(1e12)
 	for _, n := range []int{0, 1, 6, 20} {
-		b := encodeSnapshot(someProducers(n, now.Add(-time.Hour)), 1<<20, now)
+		b := encodeSnapshot(someProducers(n, now.Add(-time.Hour)), noKeys(), 1<<20, now)
 		f.Add(b[:len(b)-4], int64(1<<20))
 	}
-	huge := encodeSnapshot(newProducers(0, 0), 1, now)
+	huge := encodeSnapshot(newProducers(0, 0), noKeys(), 1, now)
 	le.PutUint32(huge[24:], 1<<31)
 	f.Add(huge[:len(huge)-4], int64(1))
 	f.Fuzz(func(t *testing.T, body []byte, next int64) {
@@ -351,7 +354,7 @@ func TestSnapshotBad(t *testing.T) {
 		"of another log": func(m *disk.Mem) {
 			p := newProducers(0, 0)
 			p.record(sequence{pid: 1, first: 90, last: 91}, time.Now())
-			setFile(t, m, snapshotPath(last.Last+50), encodeSnapshot(p, last.Last+50, time.Now()))
+			setFile(t, m, snapshotPath(last.Last+50), encodeSnapshot(p, noKeys(), last.Last+50, time.Now()))
 		},
 	} {
 		m := fs.CrashClone(1, nil)

@@ -21,6 +21,9 @@ type taken struct {
 // idempotence is what a log knows of its idempotent producers.
 type idempotence struct {
 	producers *producers
+	// found are the keyed requests that a fold has come upon. Those of a log are
+	// in its keys.
+	found *keys
 	// unsaved counts the bytes of their batches since the last snapshot was
 	// taken; with none there is nothing to take one of.
 	unsaved int64
@@ -35,7 +38,7 @@ func (l *Log) takeSnapshot(next int64) {
 	if w.unsaved == 0 || w.taken != nil {
 		return
 	}
-	w.taken = &taken{next: next, data: encodeSnapshot(w.producers, next, l.dir.opts.Now())}
+	w.taken = &taken{next: next, data: encodeSnapshot(w.producers, l.keys, next, l.dir.opts.Now())}
 	w.unsaved = 0
 	l.dir.keeper.snapshot(l)
 }
@@ -97,7 +100,7 @@ func (k *keeper) cover(l *Log, offset int64) bool {
 	for {
 		l.writing.Lock()
 		l.mu.RLock()
-		has := len(l.writing.producers.byID) == 0 || len(l.mu.snapshots) > 0 && l.mu.snapshots[len(l.mu.snapshots)-1] >= offset
+		has := len(l.writing.producers.byID) == 0 && l.keys.empty() || len(l.mu.snapshots) > 0 && l.mu.snapshots[len(l.mu.snapshots)-1] >= offset
 		end := l.mu.end
 		l.mu.RUnlock()
 		if !has {
@@ -203,7 +206,7 @@ func (l *Log) snapshotAtStop() error {
 		return nil
 	}
 	next := l.Offsets().End
-	err := l.saveSnapshot(&taken{next: next, data: encodeSnapshot(l.writing.producers, next, l.dir.opts.Now())}, false)
+	err := l.saveSnapshot(&taken{next: next, data: encodeSnapshot(l.writing.producers, l.keys, next, l.dir.opts.Now())}, false)
 	if err != nil && (noSpace(err) || noDescriptors(err)) {
 		l.dir.opts.Logger.Warn("what is known of idempotent producers was not written", slog.Any("err", err))
 		return nil

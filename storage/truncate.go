@@ -296,7 +296,7 @@ func (c *truncation) publish() {
 	d.metrics.held(was, -1)
 	d.metrics.held([]*segment{s}, 1)
 	expiration := l.writing.producers.expiration
-	l.writing.idempotence = c.state
+	l.remember(c.state)
 	l.writing.producers.setExpiration(expiration)
 	for _, h := range pins {
 		d.files.release(h)

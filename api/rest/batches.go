@@ -36,9 +36,8 @@ func (p *production) runBatches() error {
 	out := &outcome{}
 	for i, r := range p.s.broker.Produce(ctx, principal(p.r), req).Wait(ctx) {
 		out.results = append(out.results, broker.PartitionResult{
-			Partition: p.partition, Base: r.Base, Count: int(batches[i].Count()), Timestamp: r.Timestamp, Err: r.Err,
+			Partition: p.partition, Base: r.Base, Count: int(batches[i].Count()), Timestamp: r.Timestamp, Duplicate: r.Duplicate, Err: r.Err,
 		})
-		out.duplicate = append(out.duplicate, r.Duplicate)
 	}
 	if p.receipts == receiptsDefault {
 		p.receipts = receiptsSummary

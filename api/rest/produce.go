@@ -141,6 +141,7 @@ type production struct {
 	partition int32
 	media     string
 	text      []byte
+	identity
 }
 
 // produce takes the records of a request. Nothing is appended, and no topic is
@@ -154,6 +155,10 @@ func (s *Server) produce(w *responseWriter, r *http.Request, partition int32) er
 	if err != nil {
 		return err
 	}
+	who, err := requestIdentity(r, media, partition)
+	if err != nil {
+		return err
+	}
 	b, err := s.readBody(w, r, s.opts.MaxRequestBytes)
 	if err != nil {
 		return err
@@ -163,9 +168,9 @@ func (s *Server) produce(w *responseWriter, r *http.Request, partition int32) er
 	if len(b.bytes) == 0 && media != formEvent {
 		return api.EmptyBody("the body is empty")
 	}
-	p := &production{produceOptions: opts, s: s, w: w, r: r, topic: topic, partition: partition, media: media, text: b.bytes}
+	p := &production{produceOptions: opts, s: s, w: w, r: r, topic: topic, partition: partition, media: media, text: b.bytes, identity: who}
 	if err := p.run(); err != nil {
-		return api.ProblemOf(err).At(topic, partition)
+		return p.repeatable(api.ProblemOf(err)).At(topic, partition)
 	}
 	return nil
 }
@@ -180,12 +185,12 @@ func (p *production) run() error {
 	if err := p.checkTarget(); err != nil {
 		return err
 	}
-	set, err := p.s.broker.NewRecordSet(p.r.Context(), principal(p.r), p.topic)
+	set, err := p.newSet()
 	if err != nil {
 		return err
 	}
 	defer set.Close()
-	rs := &api.Records{Sink: set, Route: p.partition, Now: time.Now().UnixMilli()}
+	rs := &api.Records{Sink: set, Route: p.partition, Now: set.Now()}
 	if err := p.parse(rs); err != nil {
 		return err
 	}
@@ -199,7 +204,7 @@ func (p *production) runLines() error {
 	if err != nil {
 		return err
 	}
-	set, err := p.s.broker.NewRecordSet(p.r.Context(), principal(p.r), p.topic)
+	set, err := p.newSet()
 	if err != nil {
 		return err
 	}

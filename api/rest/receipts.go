@@ -19,9 +19,10 @@ type outcome struct {
 	placement []int32
 	// times are the records' timestamps in ms; nil where they are not known.
 	times []int64
-	// duplicate says for each result whether the batch was there before; nil
-	// means none was.
-	duplicate []bool
+	// firsts says that the receipts are those of the first try, to the byte.
+	firsts bool
+	// repeatable says that the request may be sent again whatever became of it.
+	repeatable bool
 }
 
 // answer tells what became of the records. If all failed of one cause, that is
@@ -54,6 +55,11 @@ func (p *production) answer(o *outcome) error {
 	case p.acks == broker.AcksNone:
 		status, p.receipts = http.StatusAccepted, receiptsNone
 	}
+	if o.replayed() {
+		p.w.Header().Set("Idempotency-Replayed", "true")
+	}
+	o.firsts = p.once != ""
+	o.repeatable = p.identified()
 	out := newChunks(p.w, status, mediaJSON)
 	defer out.release()
 	out.text(`{"count":`)
@@ -73,6 +79,16 @@ func (p *production) answer(o *outcome) error {
 	return nil
 }
 
+// replayed reports whether all was written before.
+func (o *outcome) replayed() bool {
+	for i := range o.results {
+		if o.results[i].Err != nil || !o.results[i].Duplicate {
+			return false
+		}
+	}
+	return true
+}
+
 // full writes a receipt for each record, in the order of the request.
 func (o *outcome) full(out *chunks) {
 	taken := make([]int64, len(o.results))
@@ -85,7 +101,7 @@ func (o *outcome) full(out *chunks) {
 		out.text(`{"partition":`)
 		out.integer(int64(res.Partition))
 		if res.Err != nil {
-			out.failure(res.Err)
+			out.failure(res.Err, o.repeatable)
 		} else {
 			out.text(`,"offset":`)
 			out.integer(res.Base + taken[at])
@@ -93,6 +109,7 @@ func (o *outcome) full(out *chunks) {
 				out.text(`,"timestamp":`)
 				out.integer(ts)
 			}
+			o.duplicate(out, res)
 		}
 		taken[at]++
 		out.text("}")
@@ -123,7 +140,7 @@ func (o *outcome) summary(out *chunks) {
 		out.text(`{"partition":`)
 		out.integer(int64(res.Partition))
 		if res.Err != nil {
-			out.failure(res.Err)
+			out.failure(res.Err, o.repeatable)
 		} else {
 			out.text(`,"base_offset":`)
 			out.integer(res.Base)
@@ -132,18 +149,25 @@ func (o *outcome) summary(out *chunks) {
 		}
 		out.text(`,"count":`)
 		out.integer(int64(res.Count))
-		if i < len(o.duplicate) && o.duplicate[i] {
-			out.text(`,"duplicate":true`)
-		}
+		o.duplicate(out, res)
 		out.text("}")
 		out.flushFull()
 	}
 	out.text("]")
 }
 
-// failure writes the member error of a receipt.
-func (c *chunks) failure(err error) {
+// duplicate says that the batch was there before.
+func (o *outcome) duplicate(out *chunks, res *broker.PartitionResult) {
+	if res.Duplicate && !o.firsts {
+		out.text(`,"duplicate":true`)
+	}
+}
+
+// failure writes the member error of a receipt. repeatable says that the request
+// may be sent again even if the records may have been written.
+func (c *chunks) failure(err error, repeatable bool) {
 	e := api.Describe(err)
+	e.Retriable = e.Retriable || repeatable && e.MaybeWritten
 	c.text(`,"error":{"code":`)
 	c.quote(e.Code)
 	c.text(`,"status":`)

@@ -2,7 +2,6 @@ package record
 
 import (
 	"encoding/binary"
-	"math"
 )
 
 // Header is one header of a record. A nil Value is null.
@@ -15,6 +14,19 @@ type Header struct {
 type Options struct {
 	// Codec compresses the batch; zero is None.
 	Codec Codec
+	// Sequence makes the batch one of an idempotent producer; nil is none.
+	Sequence *Sequence
+	// BaseTimestamp is what the records' timestamps are relative to, in Unix
+	// milliseconds; 0 is the first record's.
+	BaseTimestamp int64
+}
+
+// Sequence is an idempotent producer and the sequence number of the first record
+// of its batch.
+type Sequence struct {
+	Producer int64
+	Epoch    int16
+	First    int32
 }
 
 // Builder makes batches, one at a time: Reset, Add or AddValue for each
@@ -36,7 +48,8 @@ type Builder struct {
 const recordOverhead = 5 + 1 + 10 + 5 + 1 + 5 + 1
 
 // Reset starts a new batch; what Finish returned is no longer valid. Producer
-// id, epoch and sequence will be -1, base offset and leader epoch 0.
+// id, epoch and sequence will be -1 without a Sequence, base offset and leader
+// epoch 0.
 func (w *Builder) Reset(options Options) {
 	if cap(w.buf) < HeaderSize {
 		w.buf = make([]byte, HeaderSize, 4<<10)
@@ -152,9 +165,13 @@ func (w *Builder) writeHeader(b Batch) {
 	put.PutUint32(b[offLastDelta:], uint32(w.count-1))
 	put.PutUint64(b[offBaseTime:], uint64(w.base))
 	put.PutUint64(b[offMaxTime:], uint64(w.max))
-	put.PutUint64(b[offProducerID:], math.MaxUint64)
-	put.PutUint16(b[offProducerEp:], math.MaxUint16)
-	put.PutUint32(b[offBaseSequence:], math.MaxUint32)
+	of := Sequence{Producer: -1, Epoch: -1, First: -1}
+	if w.options.Sequence != nil {
+		of = *w.options.Sequence
+	}
+	put.PutUint64(b[offProducerID:], uint64(of.Producer))
+	put.PutUint16(b[offProducerEp:], uint16(of.Epoch))
+	put.PutUint32(b[offBaseSequence:], uint32(of.First))
 	put.PutUint32(b[offCount:], uint32(w.count))
 	b.seal()
 }
@@ -163,7 +180,10 @@ func (w *Builder) writeHeader(b Batch) {
 func (w *Builder) delta(ts int64) int64 {
 	if w.count == 0 {
 		w.base, w.max = ts, ts
-		return 0
+		if w.options.BaseTimestamp == 0 {
+			return 0
+		}
+		w.base = w.options.BaseTimestamp
 	}
 	w.max = max(w.max, ts)
 	d := ts - w.base
