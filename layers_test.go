@@ -69,6 +69,7 @@ var owners = map[string]struct {
 }{
 	"github.com/cockroachdb/pebble":     {in: []string{"storage/meta"}},
 	"net/http":                          {in: []string{".", "api", "api/kafka", "api/rest", "api/ws", "web", "e2e", "e2e/bench", "e2e/conformance"}},
+	"cel.dev/cel-go":                    {in: []string{"broker"}},
 	"github.com/coder/websocket":        {in: []string{"api/ws", "e2e", "e2e/bench"}},
 	"github.com/go-chi/chi":             {in: []string{"api/rest"}},
 	"github.com/alecthomas/kong":        {in: []string{".", "api/cli"}},
@@ -119,6 +120,8 @@ func TestForbidden(t *testing.T) {
 		{dir: "storage/meta", imported: "github.com/cockroachdb/pebble/v2/vfs"},
 		{dir: "broker", imported: "github.com/cockroachdb/pebble/v2", want: true},
 		{dir: "broker", imported: "net/http", want: true},
+		{dir: "broker", imported: "cel.dev/cel-go/cel"},
+		{dir: "api/rest", imported: "cel.dev/cel-go/cel", want: true},
 		{dir: "broker", imported: "net/http/httptest", test: true, want: true},
 		{dir: "broker", imported: "leat/storage"},
 		{dir: "api/kafka", imported: "github.com/twmb/franz-go/pkg/kgo", want: true},

@@ -167,6 +167,8 @@ var table = []row{
 	{broker.ErrInvalidSession, KafkaInvalidSessionTimeout, http.StatusUnprocessableEntity, "invalid_session_timeout", "Invalid session timeout", final, show},
 	{broker.ErrMetadataTooLarge, KafkaOffsetMetadataTooLarge, http.StatusUnprocessableEntity, "offset_metadata_too_large", "Offset metadata is too large", final, show},
 	{broker.ErrCommitTooLarge, KafkaInvalidCommitOffsetSize, http.StatusRequestEntityTooLarge, "commit_too_large", "Commit is too large", final, show},
+	{broker.ErrInvalidFilter, KafkaInvalidRequest, http.StatusBadRequest, "invalid_filter", "Invalid filter", final, show},
+	{broker.ErrFilterBudget, KafkaPolicyViolation, http.StatusUnprocessableEntity, "filter_budget", "Filter takes too much", final, show},
 	{broker.ErrCoordinatorLoading, KafkaCoordinatorLoading, http.StatusServiceUnavailable, "coordinator_loading", "Group coordinator is loading", retry, show},
 	{broker.ErrCoordinatorNotAvailable, KafkaCoordinatorNotAvailable, http.StatusServiceUnavailable, "coordinator_not_available", "Group coordinator is not available", unclear, hide},
 	{broker.ErrGroupGone, KafkaCoordinatorNotAvailable, http.StatusServiceUnavailable, "coordinator_not_available", "Group coordinator is not available", unclear, hide},

@@ -2,6 +2,7 @@ package api
 
 import (
 	"container/list"
+	"context"
 	"runtime"
 	"slices"
 	"sort"
@@ -23,6 +24,8 @@ const (
 	// aheadBytes is the most text that is made at a time beyond what was asked,
 	// so that a batch is not expanded anew for every frame of its records.
 	aheadBytes = 1 << 20
+	// filterTurn is how long a filter is evaluated at a time.
+	filterTurn = 20 * time.Millisecond
 	// blockOverhead is what a block takes beside its text and records.
 	blockOverhead = 256
 )
@@ -42,7 +45,8 @@ type FeedOptions struct {
 // is kept of a topic that is idle. It holds no position: the tails do. It is
 // safe for concurrent use.
 //
-// The text of a partition in one form stands in blocks. A block is appended to
+// The text of a partition in one form, of what one filter lets through, stands
+// in blocks. A block is appended to
 // until it has blockBytes, and never changes otherwise, so a run is a slice of
 // a block and outlives it.
 type Feed struct {
@@ -68,9 +72,11 @@ type strandKey struct {
 	topic     broker.TopicID
 	partition int32
 	form      Form
+	filter    *broker.Filter
 }
 
-// strand is what there is of one partition in one form. It exists while it has
+// strand is what there is of one partition in one form, with one filter or
+// without. It exists while it has
 // a block or a flight.
 type strand struct {
 	key strandKey
@@ -109,12 +115,14 @@ func (f *Feed) bytes() int {
 // Read gives the records at the position of partition i of t, within most, but
 // at least one if there is any. The bytes of most are of text. It does not move
 // the tail: Seek to Run.Next does. A run may have no records and still a Next
-// beyond From, where stored batches have none; with Next equal to From there
-// was nothing to read. The errors are those of Tail.Read and, for a batch that
-// cannot be shown as records, of kind broker.ErrCorruptRecord.
-func (f *Feed) Read(t *broker.Tail, i int, form Form, most Limits) (Run, error) {
+// beyond From, where stored batches have none or the filter, which may be nil,
+// lets none through; with Next equal to From there was nothing to read. With a
+// filter it waits for its turn among the filters, until ctx ends. The errors are
+// those of Tail.Read; for a batch that cannot be shown as records, of kind
+// broker.ErrCorruptRecord; broker.ErrFilterBudget; ctx's.
+func (f *Feed) Read(ctx context.Context, t *broker.Tail, i int, form Form, filter *broker.Filter, most Limits) (Run, error) {
 	at := t.Position(i)
-	key := strandKey{topic: t.ID(), partition: at.Partition, form: form}
+	key := strandKey{topic: t.ID(), partition: at.Partition, form: form, filter: filter}
 	for waited := false; ; waited = true {
 		run := Run{Partition: at.Partition, From: at.Offset, Next: at.Offset}
 		hw, start, err := t.Watermark(i)
@@ -141,8 +149,12 @@ func (f *Feed) Read(t *broker.Tail, i int, form Form, most Limits) (Run, error) 
 		flight := s.flights[at.Offset]
 		if flight != nil && !waited {
 			f.mu.Unlock()
-			<-flight
-			continue
+			select {
+			case <-flight:
+				continue
+			case <-ctx.Done():
+				return run, context.Cause(ctx)
+			}
 		}
 		if flight == nil {
 			flight = make(chan struct{})
@@ -153,7 +165,7 @@ func (f *Feed) Read(t *broker.Tail, i int, form Form, most Limits) (Run, error) 
 		f.mu.making++
 		target := f.target(most)
 		f.mu.Unlock()
-		return run, f.make(t, i, s, flight, &run, most, target)
+		return run, f.make(ctx, t, i, s, flight, &run, most, target)
 	}
 }
 
@@ -183,14 +195,22 @@ func (f *Feed) target(most Limits) int {
 }
 
 // make reads the log, fills in run, and keeps the text for others.
-func (f *Feed) make(t *broker.Tail, i int, s *strand, flight chan struct{}, run *Run, most Limits, target int) error {
+func (f *Feed) make(ctx context.Context, t *broker.Tail, i int, s *strand, flight chan struct{}, run *Run, most Limits, target int) error {
 	var blocks []*block
 	// Even after a panic: others wait for the flight, and for the slot.
 	defer func() { f.land(s, flight, run, most, blocks) }()
+	m := t.Matcher(s.key.filter)
+	if m != nil {
+		// Before the slot, which those without a filter want too.
+		if err := m.Begin(ctx, filterTurn); err != nil {
+			return err
+		}
+		defer m.End()
+	}
 	f.slots <- struct{}{}
 	defer func() { <-f.slots }()
 	var err error
-	blocks, err = encode(t, i, s.key.form, run, target)
+	blocks, err = encode(t, i, s.key.form, m, run, target)
 	return err
 }
 
@@ -232,7 +252,7 @@ func (s *strand) find(offset int64) *block {
 func (f *Feed) keep(s *strand, b *block, now time.Time) {
 	i := sort.Search(len(s.blocks), func(i int) bool { return s.blocks[i].from > b.from })
 	if i > 0 {
-		if before := s.blocks[i-1]; before.next == b.from && len(before.text)+len(b.text) < blockBytes {
+		if before := s.blocks[i-1]; before.next == b.from && before.size()+b.size() < blockBytes {
 			before.add(b)
 			f.charge(before)
 			f.touch(before, now)
@@ -251,7 +271,7 @@ func (f *Feed) keep(s *strand, b *block, now time.Time) {
 
 // charge counts the memory of a block.
 func (f *Feed) charge(b *block) {
-	size := cap(b.text) + 8*cap(b.offsets) + 8*cap(b.ends) + blockOverhead
+	size := cap(b.text) + 8*(cap(b.offsets)+cap(b.ends)+cap(b.failed)) + blockOverhead
 	f.mu.bytes += size - b.charged
 	b.charged = size
 }

@@ -107,7 +107,7 @@ func readAll(t *testing.T, b *broker.Broker, feed *Feed, r *rand.Rand, from int6
 	at := from
 	for tail.Next() >= 0 {
 		most := Limits{Records: r.IntN(200), Bytes: r.IntN(1 << uint(r.IntN(20)))}
-		run, err := feed.Read(tail, 0, form, most)
+		run, err := feed.Read(t.Context(), tail, 0, form, nil, most)
 		if err != nil || run.From != at || run.Next <= at || run.Count() == 0 {
 			t.Errorf("at %d: %+v, %v", at, run, err)
 			return
@@ -164,7 +164,7 @@ func TestFeedAtTheTail(t *testing.T) {
 					<-woken
 					continue
 				}
-				run, err := feed.Read(tail, 0, Form{}, Limits{Records: 1 + r.IntN(50), Bytes: 1 << 20})
+				run, err := feed.Read(t.Context(), tail, 0, Form{}, nil, Limits{Records: 1 + r.IntN(50), Bytes: 1 << 20})
 				if err != nil {
 					t.Error(err)
 					return
@@ -202,7 +202,7 @@ func TestFeedShares(t *testing.T) {
 	first := follow(t, b, "t", broker.TailStart{})
 	for i := range 20 {
 		produce(t, b, "t", 0, strconv.Itoa(i))
-		run, err := feed.Read(first, 0, Form{}, anyLimits)
+		run, err := feed.Read(t.Context(), first, 0, Form{}, nil, anyLimits)
 		if err != nil || run.Count() != 1 {
 			t.Fatalf("%+v, %v", run, err)
 		}
@@ -212,7 +212,7 @@ func TestFeedShares(t *testing.T) {
 	for i := range runs {
 		second := follow(t, b, "t", broker.TailStart{Offset: 5})
 		var err error
-		if runs[i], err = feed.Read(second, 0, Form{}, anyLimits); err != nil {
+		if runs[i], err = feed.Read(t.Context(), second, 0, Form{}, nil, anyLimits); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -227,7 +227,7 @@ func TestFeedShares(t *testing.T) {
 	}
 	text := bytes.Clone(runs[0].Text())
 	produce(t, b, "t", 0, "more")
-	run, err := feed.Read(first, 0, Form{}, anyLimits)
+	run, err := feed.Read(t.Context(), first, 0, Form{}, nil, anyLimits)
 	if err != nil || run.Count() != 1 || !bytes.Equal(runs[0].Text(), text) {
 		t.Errorf("a run changed: %v", err)
 	}
@@ -245,7 +245,7 @@ func TestFeedExpandsAhead(t *testing.T) {
 	feed := NewFeed(FeedOptions{})
 	tail := follow(t, b, "t", broker.TailStart{})
 	for tail.Next() >= 0 {
-		run, err := feed.Read(tail, 0, Form{}, Limits{Records: 100, Bytes: 64 << 10})
+		run, err := feed.Read(t.Context(), tail, 0, Form{}, nil, Limits{Records: 100, Bytes: 64 << 10})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -265,25 +265,25 @@ func TestFeedForgetsDeleted(t *testing.T) {
 	produce(t, b, "t", 0, "3", "4")
 	feed := NewFeed(FeedOptions{})
 	tail := follow(t, b, "t", broker.TailStart{})
-	if run, err := feed.Read(tail, 0, Form{}, anyLimits); err != nil || run.Count() != 5 {
+	if run, err := feed.Read(t.Context(), tail, 0, Form{}, nil, anyLimits); err != nil || run.Count() != 5 {
 		t.Fatalf("%+v, %v", run, err)
 	}
 	res := b.DeleteRecords(t.Context(), auth.Anonymous, []broker.DeleteRecordsSpec{{Topic: "t", Offset: 4}})[0]
 	if res.Err != nil {
 		t.Fatal(res.Err)
 	}
-	_, err := feed.Read(tail, 0, Form{}, anyLimits)
+	_, err := feed.Read(t.Context(), tail, 0, Form{}, nil, anyLimits)
 	if oe, ok := errors.AsType[*broker.OffsetError](err); !ok || oe.Start != 4 {
 		t.Fatalf("%v", err)
 	}
 	tail.Seek(0, 4)
-	if run, err := feed.Read(tail, 0, Form{}, anyLimits); err != nil || run.Count() != 1 || run.LogStart != 4 {
+	if run, err := feed.Read(t.Context(), tail, 0, Form{}, nil, anyLimits); err != nil || run.Count() != 1 || run.LogStart != 4 {
 		t.Errorf("%+v, %v", run, err)
 	}
 	if err := b.DeleteTopics(t.Context(), auth.Anonymous, []broker.TopicRef{{Name: "t"}})[0].Err; err != nil {
 		t.Fatal(err)
 	}
-	if _, err := feed.Read(tail, 0, Form{}, anyLimits); !errors.Is(err, broker.ErrUnknownTopic) {
+	if _, err := feed.Read(t.Context(), tail, 0, Form{}, nil, anyLimits); !errors.Is(err, broker.ErrUnknownTopic) {
 		t.Errorf("after the topic is gone: %v", err)
 	}
 }
@@ -325,7 +325,7 @@ func TestFeedSurvivesPanic(t *testing.T) {
 				t.Error("no panic")
 			}
 		}()
-		_ = f.make(nil, 0, s, flight, &Run{Partition: 1}, anyLimits, 1) // there is no tail to read
+		_ = f.make(t.Context(), nil, 0, s, flight, &Run{Partition: 1}, anyLimits, 1) // there is no tail to read
 	}()
 	select {
 	case <-flight:

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"sync"
 
+	"leat/broker"
 	"leat/storage/record"
 )
 
@@ -102,11 +103,36 @@ func (w *Walk) load(n int64) error {
 
 // Plan is which records of a section an answer has: the Records in [From, End).
 type Plan struct {
+	Partition int32
 	From, End int64
 	Records   int
 	// Bytes is their size as Limits count it.
 	Bytes int
+	// Scanned is how many records a filter saw, Failed for how many of those it
+	// had no answer.
+	Scanned, Failed int
+
+	// filtered says that only those of the Scanned are in the answer whose bit
+	// is set in picked.
+	filtered bool
+	picked   []uint64
 }
+
+// pick notes whether the next record is in the answer.
+func (pl *Plan) pick(yes bool) {
+	word, bit := pl.Scanned/64, pl.Scanned%64
+	if bit == 0 {
+		// What a plan that was given up left behind is written over.
+		pl.picked = append(pl.picked[:word], 0)
+	}
+	if yes {
+		pl.picked[word] |= 1 << bit
+	}
+	pl.Scanned++
+}
+
+// has reports whether record n of those in [From, End) is in the answer.
+func (pl *Plan) has(n int) bool { return !pl.filtered || pl.picked[n/64]&(1<<(n%64)) != 0 }
 
 // Limits bound an answer. At least one record is taken all the same.
 type Limits struct {
@@ -119,21 +145,24 @@ type Limits struct {
 // so that Next-Offset can stand in the header.
 type planner struct {
 	Plan
-	left   Limits
-	reader record.Reader
+	left    Limits
+	matcher *broker.Matcher
+	reader  record.Reader
 }
 
 // PlanSection plans the answer to a fetch from the offset from. It ends before
 // a batch that is damaged or cannot be read, and fails if that is the first
-// that has records to give.
-func PlanSection(w *Walk, from int64, most Limits) (Plan, error) {
-	pl := &planner{Plan: Plan{From: from, End: from}, left: most}
+// that has records to give. A matcher, which has begun or is nil, leaves records
+// out; the plan ends where its time is over, or before a record that takes it
+// too long, and fails if that is the first.
+func PlanSection(w *Walk, partition int32, from int64, most Limits, m *broker.Matcher) (Plan, error) {
+	pl := &planner{Plan: Plan{Partition: partition, From: from, End: from, filtered: m != nil}, left: most, matcher: m}
 	defer pl.reader.Close()
 	for {
 		good := pl.Plan
 		more, err := pl.step(w)
 		switch {
-		case err != nil && good.Records == 0:
+		case err != nil && good.Records == 0 && good.Scanned == 0:
 			return good, w.damagedAt(good.End, err)
 		case err != nil:
 			// The next fetch begins here and tells of it.
@@ -145,9 +174,9 @@ func PlanSection(w *Walk, from int64, most Limits) (Plan, error) {
 }
 
 // damagedAt says that the batch with the offset is damaged, unless err
-// is of the file system and says nothing of the batch.
+// is of the file system or of a filter and says nothing of the batch.
 func (w *Walk) damagedAt(offset int64, err error) error {
-	if _, ok := errors.AsType[*fs.PathError](err); ok {
+	if _, ok := errors.AsType[*fs.PathError](err); ok || errors.Is(err, broker.ErrFilterBudget) {
 		return err
 	}
 	return w.damaged(offset, err)
@@ -160,6 +189,7 @@ func (w *Walk) Each(pl Plan, do func(*record.Record)) error {
 	var reader record.Reader
 	defer reader.Close()
 	var rec record.Record
+	n := 0
 	w.pos = 0 // the plan was made by a walk over it
 	for at := pl.From; at < pl.End; {
 		b, err := w.Next()
@@ -181,9 +211,13 @@ func (w *Walk) Each(pl Plan, do func(*record.Record)) error {
 			if err != nil {
 				return w.damagedAt(b.BaseOffset(), err)
 			}
-			if rec.Offset >= pl.From {
+			if rec.Offset < pl.From {
+				continue
+			}
+			if pl.has(n) {
 				do(&rec)
 			}
+			n++
 		}
 	}
 	return nil
@@ -214,7 +248,7 @@ func (pl *planner) take(b record.Batch) (whole bool, err error) {
 	case b.Control() || b.NextOffset() <= pl.From:
 		pl.End = max(pl.End, b.NextOffset())
 		return true, nil
-	case b.Codec() == record.None && b.BaseOffset() >= pl.From && count <= pl.left.Records && b.Size() <= pl.left.Bytes:
+	case pl.matcher == nil && b.Codec() == record.None && b.BaseOffset() >= pl.From && count <= pl.left.Records && b.Size() <= pl.left.Bytes:
 		// All of it fits, whatever is in it.
 		pl.left.Records -= count
 		pl.left.Bytes -= b.Size()
@@ -237,16 +271,51 @@ func (pl *planner) take(b record.Batch) (whole bool, err error) {
 		case rec.Offset < pl.From:
 			continue
 		}
-		size := recordBytes(&rec)
-		if pl.Records > 0 && (pl.left.Records < 1 || pl.left.Bytes < size) {
+		if more, err := pl.add(&rec); err != nil || !more {
+			return false, err
+		}
+	}
+}
+
+// add adds the record if the filter lets it through, and reports whether to go
+// on behind it.
+func (pl *planner) add(rec *record.Record) (more bool, err error) {
+	if pl.Records > 0 && pl.left.Records < 1 {
+		return false, nil
+	}
+	size := recordBytes(rec)
+	full := pl.Records > 0 && pl.left.Bytes < size
+	if pl.matcher != nil {
+		if pl.matcher.Over() {
 			return false, nil
 		}
-		pl.left.Records--
-		pl.left.Bytes -= size
-		pl.Bytes += size
-		pl.Records++
-		pl.End = rec.Offset + 1
+		verdict, err := pl.matcher.Match(pl.Partition, rec)
+		switch {
+		case err != nil && pl.Scanned > 0:
+			// The next fetch begins here and tells of it.
+			return false, nil
+		case err != nil:
+			return false, err
+		case verdict == broker.Matched && full:
+			return false, nil
+		}
+		if verdict == broker.Failed {
+			pl.Failed++
+		}
+		pl.pick(verdict == broker.Matched)
+		if verdict != broker.Matched {
+			pl.End = rec.Offset + 1
+			return true, nil
+		}
+	} else if full {
+		return false, nil
 	}
+	pl.left.Records--
+	pl.left.Bytes -= size
+	pl.Bytes += size
+	pl.Records++
+	pl.End = rec.Offset + 1
+	return true, nil
 }
 
 // maxExpanded is how far a stored batch may expand to be shown as records. It

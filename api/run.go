@@ -21,6 +21,9 @@ type Run struct {
 	// is more than From unless there was nothing.
 	From, Next              int64
 	HighWatermark, LogStart int64
+	// Failed is for how many of the records in [From, Next) the filter had no
+	// answer.
+	Failed int
 
 	text    []byte
 	offsets []int64
@@ -55,6 +58,8 @@ type block struct {
 	// ends.
 	offsets []int64
 	ends    []int
+	// failed are the offsets for which the filter had no answer.
+	failed  []int64
 	used    time.Time
 	charged int
 }
@@ -79,7 +84,13 @@ func (b *block) cut(run *Run, most Limits) {
 		run.text = b.text[run.base:end:end]
 		run.offsets, run.ends = b.offsets[first:last:last], b.ends[first:last:last]
 	}
+	begin, _ := slices.BinarySearch(b.failed, run.From)
+	end, _ := slices.BinarySearch(b.failed, run.Next)
+	run.Failed = end - begin
 }
+
+// size is what a block is filled by.
+func (b *block) size() int { return len(b.text) + 8*len(b.failed) }
 
 // add appends the records of more, which begins where b ends. Runs of b see
 // nothing of it.
@@ -94,6 +105,7 @@ func (b *block) add(more *block) {
 	for _, end := range more.ends {
 		b.ends = append(b.ends, base+end)
 	}
+	b.failed = append(b.failed, more.failed...)
 	b.next = more.next
 }
 
@@ -102,6 +114,7 @@ type scratch struct {
 	text    []byte
 	offsets []int64
 	ends    []int
+	failed  []int64
 }
 
 // maxKeptScratchText is the largest text that is kept for the next time.
@@ -113,9 +126,13 @@ func (sc *scratch) large() bool { return cap(sc.text) > maxKeptScratchText }
 var scratches = sync.Pool{New: func() any { return new(scratch) }}
 
 // encode makes text from the position of partition i on, target bytes or a
-// record more.
-func encode(t *broker.Tail, i int, form Form, run *Run, target int) ([]*block, error) {
-	res := t.Read(i, target)
+// record more. m, which has begun or is nil, leaves records out.
+func encode(t *broker.Tail, i int, form Form, m *broker.Matcher, run *Run, target int) ([]*block, error) {
+	stored := target
+	if m != nil {
+		stored = max(stored, aheadBytes)
+	}
+	res := t.Read(i, stored)
 	if res.Err != nil || res.Section == nil {
 		return nil, res.Err
 	}
@@ -128,32 +145,46 @@ func encode(t *broker.Tail, i int, form Form, run *Run, target int) ([]*block, e
 			scratches.Put(sc)
 		}
 	}()
-	sc.text, sc.offsets, sc.ends = sc.text[:0], sc.offsets[:0], sc.ends[:0]
-	next, err := sc.fill(walk, run.Partition, run.From, form, target)
+	sc.text, sc.offsets, sc.ends, sc.failed = sc.text[:0], sc.offsets[:0], sc.ends[:0], sc.failed[:0]
+	f := filling{scratch: sc, walk: walk, matcher: m, partition: run.Partition, from: run.From, form: form, target: target}
+	defer f.reader.Close()
+	next, err := f.fill()
 	if err != nil {
 		return nil, err
 	}
 	return sc.blocks(run.From, next), nil
 }
 
+// filling is text under way.
+type filling struct {
+	*scratch
+	walk      *Walk
+	matcher   *broker.Matcher
+	reader    record.Reader
+	partition int32
+	from      int64
+	form      Form
+	target    int
+}
+
 // fill appends the records from the offset from on, until there is target of
-// text. It ends before a batch that is damaged, and fails if there is nothing
-// before it, as PlanSection does.
-func (sc *scratch) fill(walk *Walk, partition int32, from int64, form Form, target int) (next int64, err error) {
-	next = from
-	var reader record.Reader
-	defer reader.Close()
-	for len(sc.text) < target {
-		texts, records := len(sc.text), len(sc.ends)
-		end, err := sc.batch(walk, &reader, partition, from, form, target)
+// text or the filter's time is over. It ends before a batch that is damaged or
+// a record that takes the filter too long, and fails if there is nothing before
+// it, as PlanSection does.
+func (f *filling) fill() (next int64, err error) {
+	next = f.from
+	for whole := true; whole && len(f.text) < f.target; {
+		texts, records, failed := len(f.text), len(f.ends), len(f.failed)
+		var end int64
+		end, whole, err = f.batch()
 		switch {
 		case err == io.EOF: //nolint:errorlint // Walk.Next's own signal is never wrapped
 			return next, nil
-		case err != nil && next == from:
-			return next, walk.damagedAt(next, err)
+		case err != nil && next == f.from:
+			return next, f.walk.damagedAt(next, err)
 		case err != nil:
 			// The next read begins here and tells of it.
-			sc.text, sc.offsets, sc.ends = sc.text[:texts], sc.offsets[:records], sc.ends[:records]
+			f.text, f.offsets, f.ends, f.failed = f.text[:texts], f.offsets[:records], f.ends[:records], f.failed[:failed]
 			return next, nil
 		}
 		next = max(next, end)
@@ -161,41 +192,63 @@ func (sc *scratch) fill(walk *Walk, partition int32, from int64, form Form, targ
 	return next, nil
 }
 
-// batch appends the records of the next batch that are not before from, and
-// gives the offset behind what it took.
-func (sc *scratch) batch(walk *Walk, reader *record.Reader, partition int32, from int64, form Form, target int) (int64, error) {
-	b, err := walk.Next()
+// batch appends the records of the next batch that are not before from, gives
+// the offset behind what it took, and reports whether that was all.
+func (f *filling) batch() (end int64, whole bool, err error) {
+	b, err := f.walk.Next()
 	if err != nil {
-		return 0, err
+		return 0, false, err
 	}
 	if err := b.VerifyCRC(); err != nil {
-		return 0, err
+		return 0, false, err
 	}
-	if b.Control() || b.NextOffset() <= from {
-		return b.NextOffset(), nil
+	if b.Control() || b.NextOffset() <= f.from {
+		return b.NextOffset(), true, nil
 	}
-	if err := reader.Reset(b, maxExpanded); err != nil {
-		return 0, err
+	if err := f.reader.Reset(b, maxExpanded); err != nil {
+		return 0, false, err
 	}
 	var rec record.Record
 	for {
-		switch err := reader.Next(&rec); {
+		switch err := f.reader.Next(&rec); {
 		case err == io.EOF: //nolint:errorlint // Next's own signal is never wrapped
-			return b.NextOffset(), nil
+			return b.NextOffset(), true, nil
 		case err != nil:
-			return 0, err
-		case rec.Offset < from:
+			return 0, false, err
+		case rec.Offset < f.from:
 			continue
 		}
-		if len(sc.text) > 0 {
-			sc.text = append(sc.text, ',')
+		if f.matcher != nil {
+			if f.matcher.Over() {
+				return rec.Offset, false, nil
+			}
+			verdict, err := f.matcher.Match(f.partition, &rec)
+			if err != nil {
+				if rec.Offset > f.from {
+					err = nil // the next read begins here and tells of it
+				}
+				return rec.Offset, false, err
+			}
+			if verdict == broker.Failed {
+				f.failed = append(f.failed, rec.Offset)
+			}
+			if verdict != broker.Matched {
+				continue
+			}
 		}
-		sc.text = AppendRecord(sc.text, partition, &rec, form)
-		sc.offsets, sc.ends = append(sc.offsets, rec.Offset), append(sc.ends, len(sc.text))
-		if len(sc.text) >= target {
-			return rec.Offset + 1, nil
+		f.add(&rec)
+		if len(f.text) >= f.target {
+			return rec.Offset + 1, false, nil
 		}
 	}
+}
+
+func (f *filling) add(rec *record.Record) {
+	if len(f.text) > 0 {
+		f.text = append(f.text, ',')
+	}
+	f.text = AppendRecord(f.text, f.partition, rec, f.form)
+	f.offsets, f.ends = append(f.offsets, rec.Offset), append(f.ends, len(f.text))
 }
 
 // blocks cuts what was made into blocks of their own memory that cover
@@ -205,6 +258,7 @@ func (sc *scratch) blocks(from, next int64) []*block {
 		return nil
 	}
 	var out []*block
+	failed := sc.failed
 	for first := 0; ; {
 		begin := 0
 		if first > 0 {
@@ -215,6 +269,10 @@ func (sc *scratch) blocks(from, next int64) []*block {
 			last++
 		}
 		b := &block{from: from, next: next, offsets: slices.Clone(sc.offsets[first:last]), ends: make([]int, last-first)}
+		if last < len(sc.ends) {
+			// What is between two blocks belongs to the first.
+			b.next = sc.offsets[last]
+		}
 		switch whole := first == 0 && last == len(sc.ends); {
 		case whole && sc.large():
 			b.text = sc.text // nobody else will use it
@@ -224,12 +282,12 @@ func (sc *scratch) blocks(from, next int64) []*block {
 		for i := range b.ends {
 			b.ends[i] = sc.ends[first+i] - begin
 		}
+		k, _ := slices.BinarySearch(failed, b.next)
+		b.failed, failed = slices.Clone(failed[:k]), failed[k:]
 		out = append(out, b)
 		if last == len(sc.ends) {
 			return out
 		}
-		// What is between two blocks belongs to the first.
-		b.next = sc.offsets[last]
 		from, first = b.next, last
 	}
 }

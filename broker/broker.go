@@ -37,6 +37,7 @@ type Broker struct {
 	ids      producerIDs
 	groups   coordinators
 	quotas   *quotas
+	filters  *filters
 	// done ends with ErrShuttingDown when Close begins, and wakes every wait.
 	done context.Context
 	stop context.CancelCauseFunc
@@ -65,7 +66,7 @@ func Open(ctx context.Context, opts Options) (*Broker, error) {
 		return nil, err
 	}
 	b := &Broker{opts: opts, log: opts.Logger.With(slog.String("component", "broker")), static: static, admin: newTurn(), recheck: make(chan struct{}, 1)}
-	b.ids.turn, b.groups = newTurn(), newCoordinators()
+	b.ids.turn, b.groups, b.filters = newTurn(), newCoordinators(), newFilters()
 	b.done, b.stop = context.WithCancelCause(context.WithoutCancel(ctx))
 	b.mu.topics, b.mu.parts = map[TopicID]*topic{}, map[storage.ID]*partition{}
 	b.metrics = newMetrics(opts.Registerer, b)

@@ -44,6 +44,8 @@ var (
 	ErrQuota                   = errors.New("quota exceeded")
 	ErrKeyInProgress           = errors.New("a request with this idempotency key is in progress")
 	ErrTooManyBatches          = errors.New("request needs more batches than a retry can be told by")
+	ErrInvalidFilter           = errors.New("invalid filter")
+	ErrFilterBudget            = errors.New("filter takes too much")
 )
 
 // Errors that come up from the log, the batch format and the metadata,

@@ -15,6 +15,8 @@ type metrics struct {
 	topics  topicMetrics
 	groups  *groupMetrics
 	leases  *leaseMetrics
+	// filtered counts the records that filters saw, by Verdict.
+	filtered [3]prometheus.Counter
 	// dirtyRatio is the greatest of all partitions, when they were last looked at.
 	dirtyRatio prometheus.Gauge
 	// throttled counts by quota.
@@ -52,7 +54,7 @@ func newMetrics(reg prometheus.Registerer, b *Broker) *metrics {
 	gauge := func(name, help string, value func() float64) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, value)
 	}
-	reg.MustRegister(m.waiting, m.tails, produce, &m.topics, m.dirtyRatio, throttled,
+	reg.MustRegister(m.waiting, m.tails, produce, &m.topics, m.dirtyRatio, throttled, m.filters(),
 		gauge("leat_broker_partitions", "Partitions served by this node.", func() float64 {
 			b.mu.RLock()
 			defer b.mu.RUnlock()
@@ -80,4 +82,16 @@ func (m *metrics) acknowledged(acks Acks, d time.Duration) {
 		i = int(acks)
 	}
 	m.produce[i].Observe(d.Seconds())
+}
+
+// filters makes the counter of the records that filters saw.
+func (m *metrics) filters() prometheus.Collector {
+	seen := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "leat_broker_filtered_records_total",
+		Help: "Records that filters of readers saw: let through (matched), left out (unmatched), or left out because the filter has no answer for them (failed).",
+	}, []string{"verdict"})
+	for v, name := range []string{Unmatched: "unmatched", Matched: "matched", Failed: "failed"} {
+		m.filtered[v] = seen.WithLabelValues(name)
+	}
+	return seen
 }

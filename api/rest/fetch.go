@@ -34,12 +34,17 @@ func (s *Server) read(w *responseWriter, r *http.Request, whole bool) error {
 	if o.clamped {
 		h.Set("Applied-Max-Bytes", strconv.Itoa(o.maxBytes))
 	}
-	ctx, done := s.waitContext(r.Context())
-	defer done()
-	switch {
-	case o.stop:
+	if o.stop {
 		w.WriteHeader(http.StatusNoContent)
 		return nil
+	}
+	ctx, done := s.waitContext(r.Context())
+	defer done()
+	if o.filterText != "" {
+		o.filter, err = api.CompileFilter(ctx, s.broker, o.filterText)
+	}
+	switch {
+	case err != nil:
 	case o.stream:
 		err = s.stream(ctx, w, r, o)
 	default:
@@ -102,6 +107,8 @@ type fetching struct {
 	at    []broker.TailStart
 	parts []part
 	gaps  []gap
+	// scan is nil without a filter.
+	scan *scan
 }
 
 // part is what was found in one partition.
@@ -117,6 +124,9 @@ func (f *fetching) run(ctx context.Context) (err error) {
 		return err
 	}
 	deadline := time.Now().Add(f.o.wait)
+	if f.o.filter != nil {
+		f.scan = f.s.newScan(f.o)
+	}
 	for {
 		f.fetch(ctx, time.Until(deadline))
 		jumped, err := f.jump(ctx)
@@ -131,14 +141,15 @@ func (f *fetching) run(ctx context.Context) (err error) {
 			f.s.sendBatches(f.w, f.r, f.parts[0].Section)
 			return nil
 		}
-		records, moved, err := f.planAll()
+		records, moved, err := f.plans(ctx)
 		if err != nil {
 			return err
 		}
 		if records > 0 || !moved {
 			return f.answer(records)
 		}
-		// The batches held no record, as compaction leaves them: go on.
+		// The batches held no record, as compaction leaves them, or none that the
+		// filter lets through: go on.
 	}
 }
 
@@ -146,7 +157,11 @@ func (f *fetching) run(ctx context.Context) (err error) {
 // server remembers, so they stand in a new order each time.
 func (f *fetching) fetch(ctx context.Context, wait time.Duration) {
 	f.release()
-	req := &broker.FetchRequest{MaxWait: wait, MinBytes: f.o.minBytes, MaxBytes: f.o.maxBytes}
+	most := f.o.maxBytes
+	if f.scan != nil {
+		most = max(most, scanBytes)
+	}
+	req := &broker.FetchRequest{MaxWait: wait, MinBytes: f.o.minBytes, MaxBytes: most}
 	n := len(f.at)
 	first := 0
 	if n > 1 {
@@ -158,7 +173,7 @@ func (f *fetching) fetch(ctx context.Context, wait time.Duration) {
 		f.parts = append(f.parts, part{index: i})
 		req.Partitions = append(req.Partitions, broker.FetchPartition{
 			Topic: f.topic.Name, TopicID: f.topic.ID, Partition: f.at[i].Partition, Offset: f.at[i].Offset,
-			Epoch: -1, MaxBytes: f.o.maxBytes,
+			Epoch: -1, MaxBytes: most,
 		})
 	}
 	for k, res := range f.s.broker.Fetch(ctx, principal(f.r), req) {
@@ -234,6 +249,22 @@ func (s *Server) overtaken(ctx context.Context, r *http.Request, o *readOptions,
 	return 0, api.ProblemOf(err).At(o.topic, partition)
 }
 
+// plans is planAll, in its turn among the filters if there is one.
+func (f *fetching) plans(ctx context.Context) (records int, moved bool, err error) {
+	if f.scan == nil {
+		return f.planAll()
+	}
+	if !f.scan.wants(f.parts) {
+		return 0, false, nil
+	}
+	if ok, err := f.scan.begin(ctx); !ok {
+		return 0, false, err
+	}
+	defer f.scan.end()
+	records, moved, err = f.planAll()
+	return records, moved && !f.scan.finished(), err
+}
+
 // planAll finds out which records the answer has, before its first byte is
 // written. moved says that there were batches at all.
 func (f *fetching) planAll() (records int, moved bool, err error) {
@@ -242,13 +273,17 @@ func (f *fetching) planAll() (records int, moved bool, err error) {
 		p := &f.parts[i]
 		at := &f.at[p.index]
 		p.plan = api.Plan{From: at.Offset, End: at.Offset}
-		if p.Section == nil || records > 0 && (left.Records < 1 || left.Bytes < 1) {
+		if p.Section == nil || records > 0 && (left.Records < 1 || left.Bytes < 1) || f.scan.over() {
 			continue
 		}
 		f.beginWalk(p)
-		if p.plan, err = api.PlanSection(p.walk, at.Offset, left); err != nil {
+		if p.plan, err = api.PlanSection(p.walk, at.Partition, at.Offset, left, f.scan.use()); err != nil {
+			if moved && errors.Is(err, broker.ErrFilterBudget) {
+				continue // the next fetch comes to it
+			}
 			return 0, false, api.ProblemOf(err).At(f.o.topic, at.Partition)
 		}
+		f.scan.count(&p.plan)
 		if len(f.parts) > 1 {
 			// Many windows would take the memory of the whole answer.
 			p.endWalk()

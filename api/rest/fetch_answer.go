@@ -16,6 +16,7 @@ import (
 // ends. next is of a single partition.
 func (f *fetching) headers(next int64) {
 	h := f.w.Header()
+	f.scan.headers(h)
 	if f.o.whole() {
 		h.Set("Cursor", f.cursor().String())
 	} else {
@@ -35,7 +36,7 @@ func (f *fetching) headers(next int64) {
 // unsay takes back what headers said, for an answer that fails after all: the
 // client must not read on behind records that it did not get.
 func (f *fetching) unsay() {
-	for _, name := range []string{"Cursor", "Next-Offset", "High-Watermark", "Log-Start-Offset", "Gap"} {
+	for _, name := range []string{"Cursor", "Next-Offset", "High-Watermark", "Log-Start-Offset", "Gap", filterScanned, filterFailed} {
 		f.w.Header().Del(name)
 	}
 }
@@ -104,6 +105,7 @@ func (f *fetching) answer(records int) error {
 	if !lines {
 		out.text("]")
 		f.tail(out)
+		f.scan.tail(out)
 		out.text("}\n")
 	}
 	f.s.metrics.recordsOut.Add(float64(records))

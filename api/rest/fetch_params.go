@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"leat/api"
+	"leat/broker"
 )
 
 const (
@@ -46,8 +47,11 @@ type readOptions struct {
 	topicID string
 	onGap   string
 
-	media      string
-	form       api.Form
+	media string
+	form  api.Form
+	// filter is nil without one; filterText is what it is made of.
+	filter     *broker.Filter
+	filterText string
 	wait       time.Duration
 	minBytes   int
 	maxBytes   int
@@ -70,7 +74,7 @@ func readParams(r *http.Request, whole bool) (*readOptions, error) {
 	}
 	offers := []string{mediaJSON, mediaNDJSON, mediaEvents}
 	known := []string{
-		"cursor", "from", "partitions", "topic_id", "on_gap", "wait", "min_bytes", "max_bytes", "max_records", "as",
+		"cursor", "from", "partitions", "topic_id", "on_gap", "wait", "min_bytes", "max_bytes", "max_records", "as", "filter",
 		"stream", "batch", "last_event_id",
 	}
 	if !whole {
@@ -88,7 +92,7 @@ func readParams(r *http.Request, whole bool) (*readOptions, error) {
 	if o.media, err = negotiate(r, offers...); err != nil {
 		return nil, err
 	}
-	for _, read := range []func(*http.Request, params) error{o.readStream, o.readPlace, o.readGap, o.readSizes, o.readForm} {
+	for _, read := range []func(*http.Request, params) error{o.readStream, o.readPlace, o.readGap, o.readSizes, o.readForm, o.readFilter} {
 		if err := read(r, ps); err != nil {
 			return nil, err
 		}
@@ -260,6 +264,18 @@ func (o *readOptions) readSizes(r *http.Request, ps params) error {
 	o.maxRecords = int(records)
 	o.wait, err = waitParam(r, ps)
 	return err
+}
+
+func (o *readOptions) readFilter(_ *http.Request, ps params) error {
+	text, given := ps.get("filter")
+	switch {
+	case given && o.media == mediaBatch:
+		return api.InvalidParameter("filter", "does not apply to "+mediaBatch+", whose batches leave as they are stored")
+	case given && text == "":
+		return api.EmptyFilter()
+	}
+	o.filterText = text
+	return nil
 }
 
 func (o *readOptions) readForm(_ *http.Request, ps params) (err error) {

@@ -28,8 +28,13 @@ func (n *ndjson) begin() {
 	n.told = true
 }
 
-// place writes the member for the position.
+// place writes the members for the position.
 func (n *ndjson) place() {
+	if n.o.filter != nil {
+		n.text(`"filter_failed":`)
+		n.integer(int64(n.failed))
+		n.text(",")
+	}
 	if n.o.whole() {
 		n.text(`"cursor":"`)
 		n.position()

@@ -87,9 +87,12 @@ type Server struct {
 	origins api.Origins
 	bodies  decoders
 	feed    *api.Feed
-	pace    pace
-	pacer   pacer
-	conns   atomic.Int64 // open connections, without hijacked ones
+	// scans has room for the answers that look for what their filters let
+	// through.
+	scans chan struct{}
+	pace  pace
+	pacer pacer
+	conns atomic.Int64 // open connections, without hijacked ones
 
 	// drain ends the waits of long polls and the streams.
 	drain struct {
@@ -110,6 +113,7 @@ func New(opts Options) *Server {
 		broker:  opts.Broker,
 		log:     opts.Logger,
 		feed:    opts.Feed,
+		scans:   make(chan struct{}, maxScans),
 		pace:    usualPace,
 		origins: api.ParseOrigins(opts.AllowOrigins),
 	}

@@ -13,7 +13,11 @@ const retryAfter = 2 * time.Second
 // sse writes events as the HTML standard's EventSource reads them. Every event
 // that moves the position has it as its id, and the last id is what a browser
 // comes back with, so nothing is lost or seen twice.
-type sse struct{ *stream }
+type sse struct {
+	*stream
+	// untold says that the position is beyond the last id.
+	untold bool
+}
 
 func (e *sse) begin() {
 	e.retry(retryAfter + rand.N(retryAfter/2))
@@ -32,13 +36,13 @@ func (e *sse) retry(after time.Duration) {
 func (e *sse) ident() {
 	e.text("id: ")
 	e.position()
+	e.untold = false
 }
 
 func (e *sse) records(run *api.Run) {
 	switch {
 	case run.Count() == 0:
-		e.ident()
-		e.text("\n\n")
+		e.untold = true
 	case e.o.batch:
 		e.ident()
 		e.text("\ndata: [")
@@ -64,6 +68,7 @@ func (e *sse) each(run *api.Run) {
 		e.raw(text)
 		e.text("\n\n")
 	}
+	e.untold = false
 }
 
 func (e *sse) gap(g gap) {
@@ -74,11 +79,29 @@ func (e *sse) gap(g gap) {
 	e.text("\n\n")
 }
 
-func (e *sse) pause() {}
+// pause says where records end that are not there or were left out, in an id
+// without data as begin does.
+func (e *sse) pause() {
+	if e.untold {
+		e.ident()
+		e.text("\n\n")
+	}
+}
 
-func (e *sse) beat() { e.text(": hb\n\n") }
+func (e *sse) beat() {
+	e.text(": hb")
+	if e.o.filter != nil {
+		e.text(" filter_failed=")
+		e.integer(int64(e.failed))
+	}
+	e.text("\n\n")
+}
 
 func (e *sse) finish(why string, p *api.Problem, again time.Duration) {
+	if why == endReset {
+		e.untold = false // the id is to be another
+	}
+	e.pause()
 	if again > 0 {
 		e.retry(again)
 	}

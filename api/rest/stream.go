@@ -67,6 +67,9 @@ type stream struct {
 	// others are the positions in partitions that are not read, for the cursor.
 	others []broker.TailStart
 
+	// failed is for how many records the filter had no answer.
+	failed int
+
 	silence time.Duration
 	end     time.Time // of its life
 	last    time.Time // of what was sent
@@ -103,7 +106,7 @@ func (s *Server) stream(ctx context.Context, w *responseWriter, r *http.Request,
 	// A proxy must neither keep records back nor keep them.
 	h.Set("X-Accel-Buffering", "no")
 	if o.media == mediaEvents {
-		st.kind, st.frame, st.silence = kindSSE, &sse{st}, s.pace.beat
+		st.kind, st.frame, st.silence = kindSSE, &sse{stream: st}, s.pace.beat
 	} else {
 		st.kind, st.frame, st.silence = kindNDJSON, &ndjson{stream: st}, s.pace.position
 		h.Set("Trailer", closeReason)
@@ -232,7 +235,10 @@ func (st *stream) pump(ctx context.Context) string {
 			return ""
 		}
 		st.take()
-		run, err := st.s.feed.Read(st.tail, i, st.o.form, api.Limits{Records: maxRunRecords, Bytes: maxRunBytes})
+		run, err := st.s.feed.Read(ctx, st.tail, i, st.o.form, st.o.filter, api.Limits{Records: maxRunRecords, Bytes: maxRunBytes})
+		if err != nil && ctx.Err() != nil {
+			continue
+		}
 		if err != nil {
 			if why := st.trouble(ctx, i, err); why != "" {
 				return why
@@ -241,8 +247,14 @@ func (st *stream) pump(ctx context.Context) string {
 		}
 		if run.Next > run.From {
 			st.tail.Seek(i, run.Next)
+			st.failed += run.Failed
 			st.frame.records(&run)
 			st.count(run.Count())
+		}
+		if run.Count() == 0 && st.o.filter != nil && time.Since(st.last) >= scanBeat {
+			// A filter may leave out so much that nothing would be sent for long.
+			st.frame.beat()
+			st.flush()
 		}
 		if len(st.out) >= maxRunBytes {
 			// The run is not held any more while the client takes its time.
@@ -260,6 +272,10 @@ const (
 	maxRunRecords = 1000
 	maxRunBytes   = chunkSize / 2
 )
+
+// scanBeat is how often a stream says where it is while a filter leaves out all
+// that it finds.
+const scanBeat = time.Second
 
 // wait returns "" when there may be more, else why the stream ends. It keeps
 // the silence from becoming long.

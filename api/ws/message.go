@@ -138,6 +138,7 @@ type message struct {
 	skip          bool
 	onGap         gapRule
 	as            string
+	filter        string
 
 	// Of produce: the JSON array, not looked into.
 	records  []byte
@@ -162,6 +163,7 @@ const (
 	memberSlow
 	memberOnGap
 	memberAs
+	memberFilter
 	memberRecords
 	memberBytes
 	memberAcks
@@ -170,7 +172,7 @@ const (
 )
 
 var memberNames = []string{
-	"type", "id", "sub", "topic", "topic_id", "partitions", "from", "credit", "batch", "slow", "on_gap", "as",
+	"type", "id", "sub", "topic", "topic_id", "partitions", "from", "credit", "batch", "slow", "on_gap", "as", "filter",
 	"records", "bytes", "acks", "receipts", "timeout_ms",
 }
 
@@ -178,7 +180,7 @@ var memberNames = []string{
 var membersOf = map[kind]struct{ must, may member }{
 	kindSubscribe: {
 		memberSub | memberTopic,
-		memberID | memberPartitions | memberFrom | memberCredit | memberBatch | memberSlow | memberOnGap | memberTopicID | memberAs,
+		memberID | memberPartitions | memberFrom | memberCredit | memberBatch | memberSlow | memberOnGap | memberTopicID | memberAs | memberFilter,
 	},
 	kindCredit:      {memberSub, memberID | memberBytes | memberRecords},
 	kindPause:       {memberSub, memberID},

@@ -180,7 +180,7 @@ func (p *parser) subscribe(m *message) error {
 	m.credit = grant{auto: true, bytes: defaultWindowBytes, records: defaultWindowRecords}
 	m.maxBytes, m.maxDelay = defaultFrameBytes, defaultDelay
 	for _, take := range []func(*message) error{
-		p.topicMembers, p.partitionsMember, p.fromMember, p.creditMember, p.batchMember, p.choices,
+		p.topicMembers, p.partitionsMember, p.fromMember, p.creditMember, p.batchMember, p.choices, p.filterMember,
 	} {
 		if err := take(m); err != nil {
 			return err
@@ -378,6 +378,21 @@ func (p *parser) choices(m *message) error {
 	m.skip, m.onGap = slow == 1, gapRule(rule)
 	if p.seen&memberAs != 0 {
 		m.as = words[as]
+	}
+	return nil
+}
+
+func (p *parser) filterMember(m *message) error {
+	raw := p.value(memberFilter)
+	if raw == nil {
+		return nil
+	}
+	var ok bool
+	if m.filter, ok = stringOf(raw); !ok {
+		return api.InvalidParameter("filter", "want a string")
+	}
+	if m.filter == "" {
+		return api.EmptyFilter()
 	}
 	return nil
 }

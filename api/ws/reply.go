@@ -94,11 +94,11 @@ func gapText(sub ident, partition int32, from, to int64, reason string) text {
 }
 
 // dataHead is the most that a data message has beside its sub and records.
-const dataHead = len(`{"type":"data","sub":,"p":,"prev":,"next":,"records":[]}`) + 10 + 2*19
+const dataHead = len(`{"type":"data","sub":,"p":,"prev":,"next":,"filter_failed":,"records":[]}`) + 10 + 3*19
 
 // appendData writes a data message; records is the text of records, joined by
-// commas.
-func appendData(dst []byte, sub ident, partition int32, prev, next int64, records []byte) []byte {
+// commas, failed for how many records the filter had no answer.
+func appendData(dst []byte, sub ident, partition int32, prev, next int64, failed int, records []byte) []byte {
 	dst = append(dst, `{"type":"data","sub":`...)
 	dst = append(dst, sub...)
 	dst = append(dst, `,"p":`...)
@@ -107,6 +107,10 @@ func appendData(dst []byte, sub ident, partition int32, prev, next int64, record
 	dst = strconv.AppendInt(dst, prev, 10)
 	dst = append(dst, `,"next":`...)
 	dst = strconv.AppendInt(dst, next, 10)
+	if failed > 0 {
+		dst = append(dst, `,"filter_failed":`...)
+		dst = strconv.AppendInt(dst, int64(failed), 10)
+	}
 	dst = append(dst, `,"records":[`...)
 	dst = append(dst, records...)
 	return append(dst, "]}"...)

@@ -436,6 +436,12 @@ func (s *session) open(m *message, sub *subscription) (broker.Topic, error) {
 	if err != nil {
 		return topic, err
 	}
+	var filter *broker.Filter
+	if m.filter != "" {
+		if filter, err = api.CompileFilter(s.srv.ctx, b, m.filter); err != nil {
+			return topic, err
+		}
+	}
 	starts, err := place.Starts(s.srv.ctx, b, s.principal, topic, m.partitions)
 	if err != nil {
 		return topic, err
@@ -456,7 +462,7 @@ func (s *session) open(m *message, sub *subscription) (broker.Topic, error) {
 		tail.Close()
 		return topic, err
 	}
-	sub.src = &feedSource{tail: tail, feed: s.srv.opts.Feed, form: api.Form{As: m.as}}
+	sub.src = &feedSource{srv: s.srv, tail: tail, form: api.Form{As: m.as}, filter: filter}
 	return topic, nil
 }
 
@@ -507,9 +513,10 @@ func isPlace(text string) bool {
 
 // feedSource is the source of a subscription in the server.
 type feedSource struct {
-	tail *broker.Tail
-	feed *api.Feed
-	form api.Form
+	srv    *Server
+	tail   *broker.Tail
+	form   api.Form
+	filter *broker.Filter
 }
 
 func (f *feedSource) Len() int                        { return f.tail.Len() }
@@ -520,11 +527,15 @@ func (f *feedSource) Err() error                      { return f.tail.Err() }
 func (f *feedSource) Close()                          { f.tail.Close() }
 
 func (f *feedSource) Read(i int, most api.Limits) (run, error) {
-	r, err := f.feed.Read(f.tail, i, f.form, most)
+	if f.filter != nil { // it may have to wait for its turn
+		f.srv.pool.leave()
+		defer f.srv.pool.back()
+	}
+	r, err := f.srv.opts.Feed.Read(f.srv.ctx, f.tail, i, f.form, f.filter, most)
 	if err != nil {
 		return run{}, err
 	}
-	return run{next: r.Next, count: r.Count(), text: r.Text()}, nil
+	return run{next: r.Next, count: r.Count(), failed: r.Failed, text: r.Text()}, nil
 }
 
 func (f *feedSource) Lag(i int) int64 {

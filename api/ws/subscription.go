@@ -21,6 +21,9 @@ const (
 	maxFrameRecords = 10_000
 	// maxEmptyReads is how many reads without records there are in one turn.
 	maxEmptyReads = 16
+	// positionEvery is how often, in ns, a subscription whose filter leaves out
+	// all that it finds is told how far it came.
+	positionEvery = int64(time.Second)
 	// maxProbe is up to how many partitions are looked at to find out whether a
 	// subscription has everything without parking it.
 	maxProbe = 16
@@ -46,6 +49,8 @@ type source interface {
 type run struct {
 	next  int64 // where to read on
 	count int
+	// failed is for how many records the filter had no answer.
+	failed int
 	// text is the records' JSON, joined by commas. It is shared.
 	text []byte
 }
@@ -64,6 +69,10 @@ type subscription struct {
 	skip     bool
 	onGap    gapRule
 	paused   bool
+	filtered bool
+	// unanswered is for how many records since the last frame the filter had no
+	// answer.
+	unanswered int
 	// chain holds, for each partition of the source, the next of the last frame,
 	// which is the prev of the one to come.
 	chain []int64
@@ -87,6 +96,7 @@ func (s *subscription) begin(m *message) {
 	s.id, s.topic = m.sub, m.topic
 	s.credit = newCredit(m.credit)
 	s.maxBytes, s.maxDelay, s.skip, s.onGap = m.maxBytes, m.maxDelay, m.skip, m.onGap
+	s.filtered = m.filter != ""
 	s.hot = true
 	s.grow()
 }
@@ -136,9 +146,13 @@ func (s *subscription) turn(now int64, p *pace, f *frame) (outcome, text) {
 			return s.failed(i, err)
 		}
 		s.src.Seek(i, r.next)
-		if r.count > 0 {
+		s.unanswered += r.failed
+		if r.count > 0 || s.filtered && r.next > s.chain[i] && now-s.began >= positionEvery {
 			s.fill(now, i, &r, f)
 			return framed, text{}
+		}
+		if s.filtered {
+			break // it may have taken the filter's time
 		}
 	}
 	// A long stretch without records: let others have a turn.
@@ -208,7 +222,8 @@ func (s *subscription) fill(now int64, i int, r *run, f *frame) {
 	s.began, s.sent = now, true
 	f.sub, f.records = s, r.count
 	f.buf = newBuffer(dataHead + len(s.id) + len(r.text))
-	f.buf.b = appendData(f.buf.b, s.id, s.src.Position(i).Partition, prev, r.next, r.text)
+	f.buf.b = appendData(f.buf.b, s.id, s.src.Position(i).Partition, prev, r.next, s.unanswered, r.text)
+	s.unanswered = 0
 }
 
 // jump moves on past records and makes the message that says so.
