@@ -3,7 +3,6 @@ package api
 import (
 	"context"
 	"fmt"
-	"net/http"
 	"time"
 
 	"leat/broker"
@@ -15,10 +14,7 @@ const FilterPatience = 5 * time.Second
 
 // ErrFiltersBusy is the answer to a reader that had no turn in time. It is a
 // *Problem.
-var ErrFiltersBusy error = &Problem{
-	Status: http.StatusServiceUnavailable, Code: "overloaded", Title: "Overloaded",
-	Retriable: true, Detail: "the filters of other readers take all the time that is set aside for filters",
-}
+var ErrFiltersBusy error = Overloaded("the filters of other readers take all the time that is set aside for filters")
 
 // CompileFilter makes the filter that a reader asks for. The errors are
 // *Problem about the parameter filter.
@@ -27,9 +23,7 @@ func CompileFilter(ctx context.Context, b *broker.Broker, text string) (*broker.
 	defer cancel()
 	f, err := b.Filter(turn, text)
 	if err != nil {
-		p := *ProblemOf(err)
-		p.Parameter = "filter"
-		return nil, &p
+		return nil, filterProblem(err)
 	}
 	return f, nil
 }
@@ -37,5 +31,11 @@ func CompileFilter(ctx context.Context, b *broker.Broker, text string) (*broker.
 // EmptyFilter is the error of a filter without a text. It is more likely a
 // mistake than the wish to have everything.
 func EmptyFilter() error {
-	return fmt.Errorf("%w: it is empty", broker.ErrInvalidFilter)
+	return filterProblem(fmt.Errorf("%w: it is empty", broker.ErrInvalidFilter))
+}
+
+func filterProblem(err error) error {
+	p := *ProblemOf(err)
+	p.Parameter = "filter"
+	return &p
 }

@@ -171,12 +171,12 @@ type filling struct {
 // text or the filter's time is over. It ends before a batch that is damaged or
 // a record that takes the filter too long, and fails if there is nothing before
 // it, as PlanSection does.
-func (f *filling) fill() (next int64, err error) {
-	next = f.from
+func (f *filling) fill() (int64, error) {
+	next := f.from
 	for whole := true; whole && len(f.text) < f.target; {
 		texts, records, failed := len(f.text), len(f.ends), len(f.failed)
-		var end int64
-		end, whole, err = f.batch()
+		end, all, err := f.batch()
+		whole = all
 		switch {
 		case err == io.EOF: //nolint:errorlint // Walk.Next's own signal is never wrapped
 			return next, nil
@@ -185,9 +185,10 @@ func (f *filling) fill() (next int64, err error) {
 		case err != nil:
 			// The next read begins here and tells of it.
 			f.text, f.offsets, f.ends, f.failed = f.text[:texts], f.offsets[:records], f.ends[:records], f.failed[:failed]
-			return next, nil
+			whole = false
+		default:
+			next = max(next, end)
 		}
-		next = max(next, end)
 	}
 	return next, nil
 }

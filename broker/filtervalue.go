@@ -3,6 +3,7 @@ package broker
 import (
 	"bytes"
 	"reflect"
+	"slices"
 	"strconv"
 	"unicode/utf8"
 
@@ -252,9 +253,9 @@ func (o jsonObject) each(do func(name []byte, i int) int) {
 type headerList []record.Header
 
 func (h headerList) find(name string) (ref.Val, bool) {
-	for i := len(h) - 1; i >= 0; i-- {
-		if h[i].Key == name {
-			return headerValue(h[i].Value), true
+	for _, header := range slices.Backward(h) {
+		if header.Key == name {
+			return headerValue(header.Value), true
 		}
 	}
 	return nil, false
@@ -315,10 +316,11 @@ func (a *jsonArray) list() traits.Lister {
 func (a *jsonArray) Add(other ref.Val) ref.Val                   { return a.list().Add(other) }
 func (a *jsonArray) Contains(v ref.Val) ref.Val                  { return a.list().Contains(v) }
 func (a *jsonArray) ConvertToNative(t reflect.Type) (any, error) { return a.list().ConvertToNative(t) }
-func (a *jsonArray) ConvertToType(t ref.Type) ref.Val            { return a.list().ConvertToType(t) }
-func (a *jsonArray) Equal(other ref.Val) ref.Val                 { return a.list().Equal(other) }
-func (a *jsonArray) Get(i ref.Val) ref.Val                       { return a.list().Get(i) }
-func (a *jsonArray) Iterator() traits.Iterator                   { return a.list().Iterator() }
-func (a *jsonArray) Size() ref.Val                               { return a.list().Size() }
-func (a *jsonArray) Type() ref.Type                              { return types.ListType }
-func (a *jsonArray) Value() any                                  { return a.list().Value() }
+
+func (a *jsonArray) ConvertToType(t ref.Type) ref.Val { return a.list().ConvertToType(t) }
+func (a *jsonArray) Equal(other ref.Val) ref.Val      { return a.list().Equal(other) }
+func (a *jsonArray) Get(i ref.Val) ref.Val            { return a.list().Get(i) }
+func (a *jsonArray) Iterator() traits.Iterator        { return a.list().Iterator() }
+func (a *jsonArray) Size() ref.Val                    { return a.list().Size() }
+func (a *jsonArray) Type() ref.Type                   { return types.ListType }
+func (a *jsonArray) Value() any                       { return a.list().Value() }
