@@ -225,18 +225,19 @@ func (l *Leases) grant(now time.Time, s *slot, r *Read, terms *LeaseTerms) bool 
 		return false
 	}
 	s.start, s.end = r.First, r.End
+	if r.Next == r.First && !r.Dead { // a gap is told with the lease behind it
+		l.settle(s)
+		return false
+	}
 	if from := s.position(); from >= 0 && from != r.First || r.Dead {
 		s.committed = r.First
 		l.commit(s)
 		if r.Next == r.First {
 			l.keep(s, nil)
-		} else {
-			s.record = nil // the lease's takes its place
+			l.settle(s)
+			return false
 		}
-	}
-	if r.Next == r.First {
-		l.settle(s)
-		return false
+		s.record = nil // the lease's takes its place
 	}
 	deliveries := int32(1)
 	if s.record != nil {
