@@ -23,6 +23,8 @@ const (
 	MaxLeaseBytes   = 32 << 20
 	// DefaultLeaseBytes is MaxBytes for a take that does not say.
 	DefaultLeaseBytes = 1 << 20
+	// MaxDeliveries is the largest bound of deliveries that a take may ask for.
+	MaxDeliveries = 1 << 20
 	// MaxLeases is how many leases one take gets, and of how many topics.
 	MaxLeases = 64
 	// maxParkedTakes is how many takes of one group may wait.
@@ -127,8 +129,8 @@ func (r *LeaseRequest) check() (err error) {
 		return fmt.Errorf("%w: a lease of %v is not from %v to %v", ErrInvalidRequest, r.Lease, MinLease, MaxLease)
 	case r.Wait < 0 || r.Wait > MaxLeaseWait:
 		return fmt.Errorf("%w: a wait of %v is not from 0 to %v", ErrInvalidRequest, r.Wait, MaxLeaseWait)
-	case r.MaxDeliveries < 0 || r.MaxDeliveries > 1<<20:
-		return fmt.Errorf("%w: max_deliveries %d is not from 0 to %d", ErrInvalidRequest, r.MaxDeliveries, 1<<20)
+	case r.MaxDeliveries < 0 || r.MaxDeliveries > MaxDeliveries:
+		return fmt.Errorf("%w: max_deliveries %d is not from 0 to %d", ErrInvalidRequest, r.MaxDeliveries, MaxDeliveries)
 	case r.DeadLetter != "" && slices.Contains(r.Topics, r.DeadLetter):
 		return fmt.Errorf("%w: the dead letter topic %q is among those that are taken from", ErrInvalidRequest, r.DeadLetter)
 	default:

@@ -36,12 +36,13 @@ type groupInfo struct {
 	ProtocolType string `json:"protocol_type"`
 }
 
-// groupDetail is a group with its members.
+// groupDetail is a group with its members and leases.
 type groupDetail struct {
 	groupInfo
 	Protocol   string       `json:"protocol"`
 	Generation int32        `json:"generation"`
 	Members    []memberInfo `json:"members"`
+	Leases     []leaseInfo  `json:"leases"`
 }
 
 type memberInfo struct {
@@ -146,7 +147,8 @@ func (s *Server) getGroup(w *responseWriter, r *http.Request) error {
 		return g.Err
 	}
 	d := groupDetail{
-		groupInfo: groupInfoOf(id, g.State, g.ProtocolType), Protocol: g.Protocol, Generation: g.Generation, Members: []memberInfo{},
+		groupInfo: groupInfoOf(id, g.State, g.ProtocolType), Protocol: g.Protocol, Generation: g.Generation,
+		Members: []memberInfo{}, Leases: []leaseInfo{},
 	}
 	for i := range g.Members {
 		m := &g.Members[i]
@@ -155,6 +157,15 @@ func (s *Server) getGroup(w *responseWriter, r *http.Request) error {
 			info.InstanceID = &m.InstanceID
 		}
 		d.Members = append(d.Members, info)
+	}
+	if d.Type == groupLease {
+		leases, err := s.broker.GroupLeases(r.Context(), principal(r), id)
+		if err != nil {
+			return err
+		}
+		for i := range leases {
+			d.Leases = append(d.Leases, leaseInfoOf(&leases[i]))
+		}
 	}
 	s.writeJSON(w, r, http.StatusOK, &d)
 	return nil

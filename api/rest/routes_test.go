@@ -64,6 +64,8 @@ func TestContractIsValid(t *testing.T) {
 	}
 	d := openDoor(t)
 	d.topic("t", 3)
+	d.topic("w", 1)
+	d.work("w", 20)
 	var doc map[string]any
 	if err := yaml.Unmarshal(contract(), &doc); err != nil {
 		t.Fatal(err)
@@ -89,7 +91,7 @@ func TestContractIsValid(t *testing.T) {
 						}
 						text = string(raw)
 					}
-					at := strings.NewReplacer("{topic}", "t", "{partition}", "0").Replace(path)
+					at := d.example(path, count)
 					a := d.do(strings.ToUpper(method), at, text, "Content-Type", media)
 					if a.StatusCode >= 300 {
 						t.Errorf("%s %s: the example %s gives %d: %s", method, path, text, a.StatusCode, a.body)
@@ -102,6 +104,16 @@ func TestContractIsValid(t *testing.T) {
 	if count < 6 {
 		t.Errorf("only %d request examples", count)
 	}
+}
+
+// example is a path of the contract with names put in, of a topic t, and of a
+// group and a lease that no other example has touched.
+func (d *door) example(path string, number int) string {
+	group, lease := "g"+strconv.Itoa(number), ""
+	if strings.Contains(path, "{lease}") {
+		lease = d.takeOne(group, `{"topics":["w"]}`).LeaseID
+	}
+	return strings.NewReplacer("{topic}", "t", "{partition}", "0", "{group}", group, "{lease}", lease).Replace(path)
 }
 
 // The response examples of the contract fit their schemas.
