@@ -2,7 +2,6 @@ package rest
 
 import (
 	"net/http"
-	"strconv"
 
 	"leat/api"
 )
@@ -45,21 +44,6 @@ func (s *Server) getReady(w *responseWriter, r *http.Request) error {
 	}
 	w.Header().Set("Cache-Control", "no-store")
 	s.writeJSON(w, r, http.StatusOK, state{"ready"})
-	return nil
-}
-
-func (s *Server) getOpenAPI(w *responseWriter, r *http.Request) error {
-	if s.opts.OpenAPI == nil {
-		return s.notFound(w, r)
-	}
-	w.Header().Set("Content-Type", "application/yaml")
-	w.Header().Set("Content-Length", strconv.Itoa(len(s.opts.OpenAPI)))
-	if r.Method == http.MethodHead {
-		w.WriteHeader(http.StatusOK)
-		return nil
-	}
-	// A client that is gone cannot be told.
-	_, _ = w.Write(s.opts.OpenAPI)
 	return nil
 }
 

@@ -34,6 +34,7 @@ func (s *Server) routes() []route {
 		{http.MethodGet, "/healthz", s.getHealth},
 		{http.MethodGet, "/readyz", s.getReady},
 		{http.MethodGet, "/openapi.yaml", s.getOpenAPI},
+		{http.MethodGet, "/openapi.json", s.getOpenAPIJSON},
 		{http.MethodPost, "/v1/producers", s.createProducer},
 		{http.MethodGet, "/v1/topics", s.listTopics},
 		{http.MethodPost, "/v1/topics", s.createTopic},

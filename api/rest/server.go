@@ -84,9 +84,11 @@ type Server struct {
 	router  *chi.Mux
 	http    *http.Server
 	metrics *metrics
-	origins api.Origins
-	bodies  decoders
-	feed    *api.Feed
+	// asYAML and asJSON are the contract.
+	asYAML, asJSON func() document
+	origins        api.Origins
+	bodies         decoders
+	feed           *api.Feed
 	// scans has room for the answers that look for what their filters let
 	// through.
 	scans chan struct{}
@@ -119,6 +121,7 @@ func New(opts Options) *Server {
 	}
 	s.bodies.maxBytes = opts.MaxRequestBytes
 	s.drain.waits = make(map[*wait]struct{})
+	s.asYAML, s.asJSON = documents(opts.OpenAPI)
 	s.metrics = newMetrics(opts.Registerer, opts.Budget, &s.conns)
 	s.router = s.newRouter()
 	s.http = &http.Server{

@@ -283,7 +283,7 @@ func TestHealth(t *testing.T) {
 	notReady = errors.New("two partitions are opening")
 	d.do("GET", "/readyz", nil).want(t, 503, "not_ready").contains(t, "two partitions are opening")
 	d.do("GET", "/", nil).want(t, 200, "").contains(t, "<!doctype html>")
-	if a := d.do("GET", "/openapi.yaml", nil).want(t, 200, ""); string(a.body) != string(contract()) {
+	if a := d.do("GET", "/openapi.yaml", nil).want(t, 200, ""); string(a.body) != string(contractText()) {
 		t.Error("openapi.yaml differs")
 	}
 }
