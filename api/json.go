@@ -40,7 +40,9 @@ type jsonParser struct {
 	headers []record.Header
 
 	// current is the index of the record being read, -1 outside of records.
-	current    int
+	current int
+	// alone says that the record is all of the document.
+	alone      bool
 	seen       member
 	partition  int32
 	ts         int64
@@ -95,7 +97,7 @@ func (p *jsonParser) give() {
 
 // begin starts on a document that stands at base in the body.
 func (p *jsonParser) begin(doc []byte, base int) {
-	p.doc, p.base, p.current = doc, base, -1
+	p.doc, p.base, p.current, p.alone = doc, base, -1, false
 	p.buf = *bytes.NewBuffer(doc)
 	p.dec.Reset(&p.buf, parserOptions...)
 }
@@ -134,10 +136,8 @@ func ParseNDJSON(rs *Records, body []byte) error {
 		if len(bytes.TrimLeft(line, " \t\r\n")) > 0 {
 			p.begin(line, base)
 			before := rs.Count
+			p.alone = true
 			err := p.record()
-			if err == nil {
-				err = p.end()
-			}
 			if _, fatal := errors.AsType[*Problem](err); fatal {
 				return err
 			}
@@ -146,6 +146,9 @@ func ParseNDJSON(rs *Records, body []byte) error {
 				rs.Count = before
 				rs.note(p.syntaxError(err))
 				rs.Count++
+			}
+			if rs.firstOnly && len(rs.errs) > 0 {
+				return nil
 			}
 		}
 		base += len(line) + 1
@@ -250,6 +253,12 @@ func (p *jsonParser) record() error {
 		p.complain("a record must be an object")
 	} else if err := p.members(p.takeRecordMember); err != nil {
 		return err
+	}
+	if p.alone {
+		// Before the record is taken.
+		if err := p.end(); err != nil {
+			return err
+		}
 	}
 	if p.fault != nil {
 		p.rs.note(p.fault)

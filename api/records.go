@@ -59,6 +59,9 @@ type Records struct {
 	Times []int64
 
 	errs []ItemError
+	// firstOnly says that this is a part of a stream, whose parsing ends with the
+	// first line that is bad.
+	firstOnly bool
 	// more says that there are errors beyond errs.
 	more bool
 }
@@ -101,6 +104,9 @@ func (rs *Records) note(e *ItemError) {
 	rs.errs = append(rs.errs, *e)
 }
 
+// Bad reports whether there is an error.
+func (rs *Records) Bad() bool { return len(rs.errs) > 0 }
+
 // Finish says what is wrong with the request as a whole, or nil. The error is a
 // *Problem.
 func (rs *Records) Finish() error {
@@ -120,7 +126,7 @@ func (rs *Records) Finish() error {
 		p.Status, p.Code, p.Title = http.StatusBadRequest, codeMalformed, titleMalformed
 	case slices.ContainsFunc(rs.errs, func(e ItemError) bool { return e.Code != first.Code }):
 		p.Status, p.Code, p.Title = http.StatusUnprocessableEntity, "invalid_records", "Invalid records"
-	case p.Status == http.StatusRequestEntityTooLarge && rs.Count > 1:
+	case p.Status == http.StatusRequestEntityTooLarge && (rs.Count > 1 || rs.firstOnly):
 		// The request is not too large, one of its records is.
 		p.Status = http.StatusUnprocessableEntity
 	}

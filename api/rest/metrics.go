@@ -79,7 +79,7 @@ func newStreams(reg prometheus.Registerer) map[string]*streamMetrics {
 		Name: "leat_http_streams", Help: "Open streams by kind.",
 	}, []string{"kind"})
 	records := prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "leat_http_stream_records_total", Help: "Records sent on streams by kind; leat_http_records_total has them too.",
+		Name: "leat_http_stream_records_total", Help: "Records sent on streams, or taken from produce streams, by kind; leat_http_records_total has them too.",
 	}, []string{"kind"})
 	duration := prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name: "leat_http_stream_duration_seconds", Help: "How long streams lasted that ended, by kind. They are in no histogram of requests.",
@@ -92,12 +92,12 @@ func newStreams(reg prometheus.Registerer) map[string]*streamMetrics {
 		reg.MustRegister(open, records, duration, ended)
 	}
 	out := map[string]*streamMetrics{}
-	for _, kind := range []string{kindSSE, kindNDJSON} {
+	for _, kind := range []string{kindSSE, kindNDJSON, kindUpload} {
 		m := &streamMetrics{
 			open: open.WithLabelValues(kind), records: records.WithLabelValues(kind), duration: duration.WithLabelValues(kind),
 			ended: map[string]prometheus.Counter{},
 		}
-		for _, why := range []string{endClient, endSlow, endLifetime, endDrain, endReset, endError} {
+		for _, why := range []string{endClient, endSlow, endLifetime, endDrain, endReset, endError, endComplete} {
 			m.ended[why] = ended.WithLabelValues(kind, why)
 		}
 		out[kind] = m

@@ -36,12 +36,14 @@ type produceOptions struct {
 	lines bool
 	// key finds the keys of lines; nil leaves them without.
 	key *api.Pointer
+	// stream says that records are appended, and receipts written, as they come.
+	stream bool
 }
 
 // produceParams reads what the headers and the query say of a produce: what its
 // body is, and what to do with it.
 func (s *Server) produceParams(w *responseWriter, r *http.Request, partition int32) (media string, o produceOptions, err error) {
-	ps, err := parseParams(r, "acks", "timeout_ms", "receipts", "value", "key_pointer", "raw")
+	ps, err := parseParams(r, "acks", "timeout_ms", "receipts", "value", "key_pointer", "raw", "stream")
 	if err != nil {
 		return "", o, err
 	}
@@ -54,6 +56,9 @@ func (s *Server) produceParams(w *responseWriter, r *http.Request, partition int
 	}
 	if err = o.read(r, ps); err == nil {
 		err = o.readLines(ps, media)
+	}
+	if err == nil {
+		err = o.readStream(r, ps, media)
 	}
 	if err == nil && media == mediaBatch && o.receipts == receiptsFull {
 		err = api.InvalidParameter("receipts", "raw batches get a receipt each: want summary or none")
@@ -109,6 +114,22 @@ func (o *produceOptions) readLines(ps params, media string) (err error) {
 	return nil
 }
 
+// readStream finds out whether the body has no end.
+func (o *produceOptions) readStream(r *http.Request, ps params, media string) (err error) {
+	if o.stream, err = ps.boolean("stream"); err != nil || !o.stream {
+		return err
+	}
+	if media != mediaNDJSON {
+		return api.InvalidParameter("stream", "want Content-Type "+mediaNDJSON)
+	}
+	for _, name := range []string{headerKey, headerProducerID, headerProducerEpoch, headerProducerSeq} {
+		if _, given := r.Header[name]; given {
+			return badHeader(name, "does not go with stream=true")
+		}
+	}
+	return nil
+}
+
 // settle chooses the receipts once the number of records is known.
 func (o *produceOptions) settle(count int) {
 	if o.receipts == receiptsDefault {
@@ -154,6 +175,12 @@ func (s *Server) produce(w *responseWriter, r *http.Request, partition int32) er
 	media, opts, err := s.produceParams(w, r, partition)
 	if err != nil {
 		return err
+	}
+	if opts.stream {
+		if err := s.upload(w, r, &opts, topic, partition); err != nil {
+			return api.ProblemOf(err).At(topic, partition)
+		}
+		return nil
 	}
 	who, err := requestIdentity(r, media, partition)
 	if err != nil {

@@ -18,6 +18,7 @@ import (
 const (
 	kindSSE    = "sse"
 	kindNDJSON = "ndjson"
+	kindUpload = "produce"
 )
 
 // Why a stream ends, as its last words and the metrics say.
@@ -43,9 +44,11 @@ type pace struct {
 	write time.Duration
 	// body is how long a client has for its body, or for bodyPace bytes of it.
 	body time.Duration
+	// idle is how long a client may leave an upload without any byte.
+	idle time.Duration
 }
 
-var usualPace = pace{beat: 15 * time.Second, position: 10 * time.Second, life: time.Hour, write: 10 * time.Second, body: 30 * time.Second}
+var usualPace = pace{beat: 15 * time.Second, position: 10 * time.Second, life: time.Hour, write: 10 * time.Second, body: 30 * time.Second, idle: 5 * time.Minute}
 
 // stream is an answer that goes on until the client leaves. It holds a tail and
 // no records: a client that is slow lags behind, at the cost of one buffer while
