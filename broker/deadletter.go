@@ -3,6 +3,7 @@ package broker
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -72,7 +73,9 @@ func (c *leaseCall) deadLetter(ctx context.Context, p auth.Principal, upto int64
 }
 
 // bury writes the first record at or behind an offset to its dead letter topic,
-// with acks=all, and returns the offset after it.
+// with acks=all, and returns the offset after it. The key makes it the same
+// record however often it is tried, whoever does: a crash may come before the
+// offset is committed.
 func (b *Broker) bury(ctx context.Context, p auth.Principal, d *deadLetter) (next int64, err error) {
 	r, err := b.recordAt(d.part, d.from)
 	if err != nil {
@@ -83,9 +86,13 @@ func (b *Broker) bury(ctx context.Context, p auth.Principal, d *deadLetter) (nex
 		return 0, err
 	}
 	defer set.Close()
+	key := fmt.Sprintf("dead letter\x00%s\x00%s/%d/%d", d.group, d.part.id.Topic, d.part.id.Partition, r.Offset) // no client's: it has a NUL
+	if err := set.Key(auth.Principal{}, key, sha256.Sum256([]byte(key))); err != nil {
+		return 0, fmt.Errorf("dead letter topic %q: %w", d.topic, err)
+	}
 	partition := int32(-1)
 	if r.Key == nil {
-		partition = d.part.id.Partition % int32(len(set.topic.Partitions))
+		partition = d.part.id.Partition % set.origin.partitions
 	}
 	headers := r.Headers
 	for _, h := range [][2]string{
@@ -108,7 +115,9 @@ func (b *Broker) bury(ctx context.Context, p auth.Principal, d *deadLetter) (nex
 	if err != nil {
 		return 0, fmt.Errorf("dead letter topic %q: %w", d.topic, err)
 	}
-	b.metrics.leases.deadLettered.Inc()
+	if !results[0].Duplicate {
+		b.metrics.leases.deadLettered.Inc()
+	}
 	return r.Offset + 1, nil
 }
 

@@ -200,9 +200,8 @@ func (s *shard) now() time.Time { return s.broker.opts.Now() }
 
 // gather serves fn and those that wait behind it, as many as a round takes.
 func (s *shard) gather(fn func(now time.Time)) {
-	now := s.now()
 	for served := 1; ; served++ {
-		fn(now)
+		fn(s.now()) // the answers of others may be out, and what they made of them is asked here
 		if served == shardQueue || s.filling.bytes >= roundBytes || len(s.quiet) > 0 {
 			return
 		}
