@@ -17,7 +17,9 @@ type chunks struct {
 	status int
 	buf    []byte
 	sent   bool
-	err    error
+	// enc compresses what is sent; nil for an answer that goes as it is.
+	enc *encoding
+	err error
 }
 
 var chunkPool = sync.Pool{New: func() any {
@@ -37,6 +39,10 @@ func (c *chunks) release() {
 		chunkPool.Put(&p)
 	}
 	c.buf = nil
+	if c.enc != nil {
+		c.enc.release()
+		c.enc = nil
+	}
 }
 
 func (c *chunks) text(s string) { c.buf = append(c.buf, s...) }
@@ -63,10 +69,22 @@ func (c *chunks) send(p []byte) {
 		return
 	}
 	if !c.sent {
-		c.sent = true
-		c.w.WriteHeader(c.status)
+		c.begin(len(p))
+	}
+	if c.enc != nil {
+		_, c.err = c.enc.Write(p)
+		return
 	}
 	_, c.err = c.w.Write(p)
+}
+
+// begin sends the header of an answer that has size bytes or more.
+func (c *chunks) begin(size int) {
+	c.sent = true
+	if c.enc = c.w.compressChunks(size); c.enc != nil {
+		c.w.Header().Del("Content-Length")
+	}
+	c.w.WriteHeader(c.status)
 }
 
 // finish sends the rest. Once a part is out there is no other answer to give,
@@ -75,10 +93,13 @@ func (c *chunks) finish() {
 	if !c.sent {
 		c.w.Header().Set("Content-Length", strconv.Itoa(len(c.buf)))
 		if len(c.buf) == 0 {
-			c.w.WriteHeader(c.status)
+			c.begin(0)
 		}
 	}
 	c.flush()
+	if c.enc != nil && c.err == nil {
+		c.err = c.enc.Close()
+	}
 	if c.err != nil {
 		// The client must not take what it has for the whole.
 		panic(http.ErrAbortHandler)

@@ -22,6 +22,13 @@
 // certain number of bytes in each span of time is refused. The body is checked
 // whole before the first append.
 //
+// # Answers
+//
+// Long ones are written a chunk at a time, and compressed as Accept-Encoding
+// asks. An encoder counts in the Budget; an answer that finds no room there goes
+// as it is. Raw batches leave by sendfile, and answers with an entity tag as they
+// are: neither is compressed.
+//
 // # Streams
 //
 // A stream is the handler's goroutine and a broker.Tail. It has no queue: it

@@ -24,6 +24,7 @@ func (s *Server) observe(next http.Handler) http.Handler {
 		began := time.Now()
 		w := newResponseWriter(hw, requestID(r))
 		w.Header()["Request-Id"] = []string{w.id}
+		w.compression = compression{of: &s.answers, coding: answerCoding(r.Header), who: principal(r)}
 		rctx := chi.RouteContext(r.Context())
 		rctx.RoutePath = r.URL.EscapedPath()
 		s.allowHead(rctx, r)

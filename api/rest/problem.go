@@ -67,7 +67,7 @@ func (s *Server) writeJSON(w *responseWriter, r *http.Request, status int, v any
 // writeText answers with a JSON text and, for who reads it in a terminal, the end
 // of its line.
 func writeText(w *responseWriter, r *http.Request, status int, text []byte) {
-	text = append(text, '\n')
+	text = w.compressWhole(append(text, '\n'))
 	w.Header().Set("Content-Length", strconv.Itoa(len(text)))
 	w.WriteHeader(status)
 	if r.Method == http.MethodHead {

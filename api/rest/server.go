@@ -88,6 +88,7 @@ type Server struct {
 	asYAML, asJSON func() document
 	origins        api.Origins
 	bodies         decoders
+	answers        encoders
 	feed           *api.Feed
 	// scans has room for the answers that look for what their filters let
 	// through.
@@ -120,6 +121,7 @@ func New(opts Options) *Server {
 		origins: api.ParseOrigins(opts.AllowOrigins),
 	}
 	s.bodies.maxBytes = opts.MaxRequestBytes
+	s.answers.budget = opts.Budget
 	s.drain.waits = make(map[*wait]struct{})
 	s.asYAML, s.asJSON = documents(opts.OpenAPI)
 	s.metrics = newMetrics(opts.Registerer, opts.Budget, &s.conns)

@@ -18,6 +18,8 @@ type responseWriter struct {
 	rc *http.ResponseController
 	// id is the request's id, for problems and logs.
 	id string
+	// compression is what may be done with the answer's body.
+	compression compression
 	// status is 0 until the header is written.
 	status int
 	sent   int64
