@@ -5,9 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -20,7 +22,7 @@ import (
 var compactProof = disktest.Proof{Name: "TestCompactModel", Short: 40, Body: func(t testing.TB, seed uint64, c *disktest.Counts) {
 	r := &compactRun{t: t, counts: c, rng: rand.New(rand.NewPCG(seed, 5)), fs: disk.NewMem(), now: time.UnixMilli(1_700_000_000_000)}
 	r.keys = []int{3, 12}[r.rng.IntN(2)]
-	r.pids, r.sent = map[int64]int32{}, map[int64]record.Batch{}
+	r.pids, r.sent, r.tried = map[int64]int32{}, map[int64]record.Batch{}, map[int64]time.Time{}
 	defer func() {
 		if r.dir != nil {
 			_ = r.dir.Close()
@@ -38,6 +40,9 @@ var compactProof = disktest.Proof{Name: "TestCompactModel", Short: 40, Body: fun
 // snapshot.
 func TestCompactModel(t *testing.T) { disktest.Run(t, compactProof) }
 
+// modelKeyRetention is short, so that keys expire between compactions.
+const modelKeyRetention = time.Minute
+
 // compactRun drives one log.
 type compactRun struct {
 	t        testing.TB
@@ -50,7 +55,9 @@ type compactRun struct {
 	start    int64
 	appended []keyed // by offset
 	pids     map[int64]int32
-	sent     map[int64]record.Batch // of producers, by offset
+	sent     map[int64]record.Batch // of producers and keyed requests, by offset
+	ids      int64                  // batches of keyed requests so far, three of each
+	tried    map[int64]time.Time    // the first time, by producer id
 	keys     int                    // how many there are
 }
 
@@ -63,7 +70,7 @@ func (r *compactRun) open() {
 	}
 	r.log = openLogAt(r.t, r.dir, Config{
 		Compact: true, SegmentBytes: []int64{600, 4000, 1 << 20}[r.rng.IntN(3)], IndexInterval: 1 + r.rng.IntN(500),
-		DeleteRetention: time.Minute, TimestampAfter: math.MaxInt64, FlushMessages: []int64{1, 1 << 40}[r.rng.IntN(2)],
+		DeleteRetention: time.Minute, KeyRetention: modelKeyRetention, TimestampAfter: math.MaxInt64, FlushMessages: []int64{1, 1 << 40}[r.rng.IntN(2)],
 	}, r.start)
 }
 
@@ -106,23 +113,36 @@ func (r *compactRun) cleaner() *Cleaner {
 }
 
 func (r *compactRun) append() {
+	pid, at := r.rng.Int64N(4), r.now
+	if pid == 2 { // the next of three batches of a keyed request
+		if tried, begun := r.tried[FirstKeyID+r.ids/3]; begun && r.now.Before(tried.Add(modelKeyRetention)) {
+			at = tried
+		} else {
+			r.ids += (3 - r.ids%3) % 3
+			r.tried[FirstKeyID+r.ids/3] = r.now
+		}
+	}
 	records := make([]keyed, 1+r.rng.IntN(6)*r.rng.IntN(2))
 	for i := range records {
-		records[i] = keyed{key: fmt.Sprint("k", r.rng.IntN(r.keys)), value: fmt.Sprint(len(r.appended) + i), dead: r.rng.IntN(5) == 0, time: r.now.UnixMilli()}
+		records[i] = keyed{key: fmt.Sprint("k", r.rng.IntN(r.keys)), value: fmt.Sprint(len(r.appended) + i), dead: r.rng.IntN(5) == 0, time: at.UnixMilli()}
 	}
 	b := keyedBatch(r.t, record.Codec(r.rng.IntN(5)), records...)
-	if pid := r.rng.Int64N(4); pid < 2 {
+	switch pid {
+	case 0, 1:
 		b = withProducer(b, pid, 0, r.pids[pid])
 		r.pids[pid] = b.LastSequence() + 1
+	case 2:
+		b = withProducer(b, FirstKeyID+r.ids/3, 7, 100*int32(r.ids%3))
+		r.ids++
 	}
 	again := record.Batch(bytes.Clone(b))
-	at := mustAppend(r.t, r.log, b)
-	if at.Base != int64(len(r.appended)) {
-		r.t.Fatalf("appended at %d, want %d", at.Base, len(r.appended))
+	done := mustAppend(r.t, r.log, b)
+	if done.Base != int64(len(r.appended)) {
+		r.t.Fatalf("appended at %d, want %d", done.Base, len(r.appended))
 	}
 	if again.ProducerID() >= 0 {
-		r.sent[at.Base] = bytes.Clone(again)
-		if dup := mustAppend(r.t, r.log, again); !dup.Duplicate || dup.Base != at.Base {
+		r.sent[done.Base] = bytes.Clone(again)
+		if dup := mustAppend(r.t, r.log, again); !dup.Duplicate || dup.Base != done.Base {
 			r.t.Fatalf("sent again: %+v", dup)
 		}
 	}
@@ -228,6 +248,7 @@ func (r *compactRun) crash() {
 func (r *compactRun) forgetProducers() {
 	r.log.writing.Lock()
 	clear(r.pids)
+	maps.DeleteFunc(r.sent, func(base int64, _ record.Batch) bool { return base >= int64(len(r.appended)) })
 	var known []int64 // offsets of batches
 	for pid, e := range r.log.writing.producers.byID {
 		k := e.Value.(*producer)
@@ -239,16 +260,43 @@ func (r *compactRun) forgetProducers() {
 		}
 	}
 	r.log.writing.Unlock()
+	keyed := r.keysKnown(r.log)
 	fs := r.fs.CrashClone(1, r.rng)
 	removeSnapshots(r.t, fs)
 	d := openDir(r.t, fs, func(o *Options) { now := r.now; o.Now = func() time.Time { return now } })
 	defer mustClose(r.t, d)
-	l := openLogAt(r.t, d, Config{Compact: true}, r.start)
+	l := openLogAt(r.t, d, Config{Compact: true, KeyRetention: modelKeyRetention}, r.start)
 	for _, base := range known {
 		if a, err := l.Append(Append{Batch: bytes.Clone(r.sent[base])}); err != nil || !a.Duplicate || a.Base != base {
 			r.t.Fatalf("producer %d sends its batch at %d again to the log without snapshots: %+v, %v", r.sent[base].ProducerID(), base, a, err)
 		}
 	}
+	if bare := r.keysKnown(l); bare != keyed {
+		r.t.Fatalf("with its snapshots the log knows keys of %d batches, without of %d", keyed, bare)
+	}
+}
+
+// keysKnown proves that a log knows every batch of a keyed request that it has or
+// had and compacted, until the request's time is over, and since when. It returns
+// how many that are.
+func (r *compactRun) keysKnown(l *Log) (known int) {
+	for base, b := range r.sent {
+		if b.ProducerID() < FirstKeyID || base < r.start {
+			continue
+		}
+		k, is := l.KeyedRequest(b.ProducerID())
+		if !r.now.Before(r.tried[b.ProducerID()].Add(modelKeyRetention)) {
+			if is {
+				r.t.Fatalf("key %d is known after its time", b.ProducerID()-FirstKeyID)
+			}
+			continue
+		}
+		known++
+		if !is || k.Stamp != r.tried[b.ProducerID()].UnixMilli() || !slices.ContainsFunc(k.Written, func(w Written) bool { return w.Base == base }) {
+			r.t.Fatalf("key %d, first tried at %v, has a batch at %d; known is %v %+v", b.ProducerID()-FirstKeyID, r.tried[b.ProducerID()].UnixMilli(), base, is, k)
+		}
+	}
+	return known
 }
 
 func (r *compactRun) check() {

@@ -168,6 +168,9 @@ func (k *keys) record(s sequence, now time.Time) {
 	}
 	if e == nil {
 		e = &keyEntry{owner: k, id: s.pid, epoch: s.epoch, stamp: s.stamp, written: s.began(now)}
+		if r.expired(e, now) {
+			return
+		}
 		// The list stays in order even when the clock goes back.
 		if r.newest != nil && r.newest.written.After(e.written) {
 			e.written = r.newest.written

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"leat/storage/disk"
 	"leat/storage/disk/disktest"
@@ -43,6 +44,8 @@ type modelRun struct {
 	pids   map[int64]int32 // next sequence of each producer
 	wrote  []record.Batch  // all that producers wrote, deleted or not
 	last   map[int64]sent  // the newest batch of each producer, to send again
+	keyed  []sent          // batches of keyed requests, two of each
+	ids    int64           // how many of them there were
 }
 
 type sent struct {
@@ -144,12 +147,17 @@ func (r *modelRun) randomBatch() record.Batch {
 
 func (r *modelRun) append() {
 	b := r.randomBatch()
-	pid := int64(-1)
+	original, pid := record.Batch(nil), int64(-1)
 	if r.rng.IntN(3) == 0 {
 		pid = r.rng.Int64N(4)
 		b = withProducer(b, pid, 0, r.pids[pid])
 	}
-	original := bytes.Clone(b)
+	if pid < 0 && r.rng.IntN(4) == 0 {
+		pid = FirstKeyID + r.ids/2
+		b = r.stamped(b, pid, int32(r.ids%2))
+		r.ids++
+	}
+	original = bytes.Clone(b)
 	at, err := r.log.Append(Append{Batch: b, Epoch: r.epoch})
 	if err != nil {
 		r.t.Fatalf("append: %v", err)
@@ -158,15 +166,59 @@ func (r *modelRun) append() {
 		r.t.Fatalf("appended at %+v, want offset %d", at, r.model.end())
 	}
 	r.model.add(b)
-	if pid >= 0 {
+	switch {
+	case pid >= FirstKeyID:
+		r.keyed = append(r.keyed, sent{original, at})
+	case pid >= 0:
 		r.pids[pid] = b.LastSequence() + 1
 		r.last[pid] = sent{original, at}
 		r.wrote = append(r.wrote, b)
 	}
 }
 
+// stamped makes a batch one of a keyed request that is tried now: its first or
+// second, of which the sequences lie apart.
+func (r *modelRun) stamped(b record.Batch, id int64, second int32) record.Batch {
+	b = bytes.Clone(b)
+	be64(b[27:], uint64(time.Now().UnixMilli()))
+	return withProducer(b, id, int16(id&0x7fff), 1000*second)
+}
+
+// checkKeys proves that the log knows every batch of a keyed request that it has,
+// where it is, and no other but what it had and deleted.
+func (r *modelRun) checkKeys() {
+	var wrote []sent
+	for i, s := range r.keyed {
+		wrote = append(wrote, s)
+		id := s.batch.ProducerID()
+		if i+1 < len(r.keyed) && r.keyed[i+1].batch.ProducerID() == id {
+			continue
+		}
+		known, _ := r.log.KeyedRequest(id)
+		for _, s := range wrote {
+			at := slices.IndexFunc(known.Written, func(w Written) bool { return w.Base == s.at.Base })
+			if at < 0 && s.at.Base < r.model.start {
+				continue
+			}
+			want := Written{First: s.batch.BaseSequence(), Last: s.batch.LastSequence(), Base: s.at.Base, Timestamp: -1}
+			if at < 0 || known.Written[at] != want {
+				r.t.Fatalf("key %d wrote %+v, it is known as %+v", id-FirstKeyID, want, known)
+			}
+			if again := mustAppend(r.t, r.log, bytes.Clone(s.batch)); !again.Duplicate || again.Base != s.at.Base || again.Last != s.at.Last {
+				r.t.Fatalf("key %d sent again: %+v, the first time %+v", id-FirstKeyID, again, s.at)
+			}
+			known.Written = slices.Delete(known.Written, at, at+1)
+		}
+		if len(known.Written) > 0 {
+			r.t.Fatalf("key %d: %+v was not written", id-FirstKeyID, known.Written)
+		}
+		wrote = nil
+	}
+}
+
 // repeat sends a producer's newest batch once more.
 func (r *modelRun) repeat() {
+	r.checkKeys()
 	for _, pid := range []int64{0, 1, 2, 3} {
 		s, ok := r.last[pid]
 		if !ok {
@@ -392,6 +444,8 @@ func (r *modelRun) crashWithin(leave func(*rand.Rand) *disk.Mem) (clone *disk.Me
 // deleted: a producer of which that is all may be known or not, but the log must
 // not know it to be somewhere else.
 func (r *modelRun) forgetProducers(end int64) {
+	r.keyed = slices.DeleteFunc(r.keyed, func(s sent) bool { return s.at.Last >= end })
+	r.checkKeys()
 	clear(r.pids)
 	r.wrote = slices.DeleteFunc(r.wrote, func(b record.Batch) bool { return b.NextOffset() > end })
 	for _, b := range r.wrote {
