@@ -35,11 +35,12 @@
 //	pause        sub, [id]                           nothing is read from the log while paused
 //	resume       sub, [id]
 //	unsubscribe  sub, [id]
-//	produce      topic, records, [id], [acks], [receipts], [timeout_ms]
+//	produce      topic, records, [id], [acks], [receipts], [timeout_ms], [producer]
 //	  records     an array of records as in POST /v1/topics/{topic}/records
 //	  acks        "all" (default, -1) · "leader" (1) · "none" (0)
 //	  receipts    "full" (default up to 1000 records) · "summary" · "none"
 //	  timeout_ms  0 to 300000, default 30000: the wait for acks
+//	  producer    {"id":1,"epoch":0,"seq":7,"partition":0}: as the headers Producer-Id, -Epoch and -Seq of the HTTP door
 //	ping         [id]
 //
 // From the server:
@@ -71,7 +72,8 @@
 // may hold fewer records than offsets.
 //
 // Answers to produce come in the order of the messages, and so do the appends.
-// One that a broken connection swallowed may have been written or not.
+// One that a broken connection swallowed may have been written or not: who wants
+// to know gives each message its producer and sends it again.
 //
 // # Flow
 //

@@ -145,6 +145,10 @@ type message struct {
 	acks     broker.Acks
 	receipts receiptsForm
 	timeout  time.Duration
+	// producer is the idempotent producer whose records these are, all for
+	// partition; nil for none.
+	producer  *broker.ProducerSequence
+	partition int32
 }
 
 // member is a set of members of a message.
@@ -169,11 +173,12 @@ const (
 	memberAcks
 	memberReceipts
 	memberTimeout
+	memberProducer
 )
 
 var memberNames = []string{
 	"type", "id", "sub", "topic", "topic_id", "partitions", "from", "credit", "batch", "slow", "on_gap", "as", "filter",
-	"records", "bytes", "acks", "receipts", "timeout_ms",
+	"records", "bytes", "acks", "receipts", "timeout_ms", "producer",
 }
 
 // membersOf says which members each kind must and may have, beside type.
@@ -186,6 +191,6 @@ var membersOf = map[kind]struct{ must, may member }{
 	kindPause:       {memberSub, memberID},
 	kindResume:      {memberSub, memberID},
 	kindUnsubscribe: {memberSub, memberID},
-	kindProduce:     {memberTopic | memberRecords, memberID | memberAcks | memberReceipts | memberTimeout},
+	kindProduce:     {memberTopic | memberRecords, memberID | memberAcks | memberReceipts | memberTimeout | memberProducer},
 	kindPing:        {0, memberID},
 }

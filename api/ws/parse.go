@@ -451,5 +451,31 @@ func (p *parser) produce(m *message) error {
 		}
 		m.timeout = time.Duration(ms) * time.Millisecond
 	}
+	return p.producerMember(m)
+}
+
+func (p *parser) producerMember(m *message) error {
+	m.partition = api.AnyPartition
+	raw := p.value(memberProducer)
+	if raw == nil {
+		return nil
+	}
+	complaint := api.InvalidParameter("producer",
+		`want {"id":I,"epoch":E,"seq":N,"partition":P}, as of POST /v1/producers, none of them negative`)
+	if raw[0] != '{' {
+		return complaint
+	}
+	values := map[string]int64{}
+	err := pairs(raw, func(name string, v []byte) (ok bool) {
+		most, known := map[string]int64{"id": 1<<62 - 1, "epoch": math.MaxInt16, "seq": math.MaxInt32, "partition": math.MaxInt32}[name]
+		_, twice := values[name]
+		values[name], ok = integerOf(v, 0, most)
+		return ok && known && !twice
+	})
+	if err != nil || len(values) != 4 {
+		return complaint
+	}
+	m.partition = int32(values["partition"])
+	m.producer = &broker.ProducerSequence{ID: values["id"], Epoch: int16(values["epoch"]), First: int32(values["seq"])}
 	return nil
 }

@@ -28,7 +28,9 @@ type production struct {
 	acks    broker.Acks
 	timeout time.Duration
 	form    receiptsForm
-	count   int
+	// repeatable says that the message may be sent again whatever became of it.
+	repeatable bool
+	count      int
 	// size is what the message counts for, in bytes.
 	size  int
 	began time.Time
@@ -75,7 +77,7 @@ func (s *session) append(m *message, p *production) error {
 	}
 	switch _, err := s.srv.broker.Topic(s.srv.ctx, s.principal, broker.TopicRef{Name: m.topic}); {
 	case errors.Is(err, broker.ErrUnknownTopic):
-		if err := parse(&api.Records{Route: api.AnyPartition}, m.records); err != nil {
+		if err := parse(&api.Records{Route: m.partition}, m.records); err != nil {
 			return err
 		}
 	case err != nil:
@@ -86,7 +88,13 @@ func (s *session) append(m *message, p *production) error {
 		return err
 	}
 	defer set.Close()
-	rs := &api.Records{Sink: set, Route: api.AnyPartition, Now: time.Now().UnixMilli()}
+	if m.producer != nil {
+		if err := set.Identify(*m.producer, m.partition); err != nil {
+			return err
+		}
+		p.repeatable = true
+	}
+	rs := &api.Records{Sink: set, Route: m.partition, Now: set.Now()}
 	if err := parse(rs, m.records); err != nil {
 		return err
 	}
@@ -169,7 +177,9 @@ func (s *session) answer(ctx context.Context, p *production) text {
 			slog.String("topic", p.topic), slog.Int("failed", failed), slog.Int("records", p.count), slog.Any("err", first))
 	}
 	if failed == p.count && oneCause {
-		return failure(p.id, "", s.id, api.ProblemOf(first).At(p.topic, api.AnyPartition))
+		problem := *api.ProblemOf(first)
+		problem.Retriable = problem.Retriable || p.repeatable && problem.MaybeWritten
+		return failure(p.id, "", s.id, problem.At(p.topic, api.AnyPartition))
 	}
 	t := begin(kindProduced, p.id, "").integer("count", int64(p.count))
 	if failed > 0 {
@@ -179,7 +189,7 @@ func (s *session) answer(ctx context.Context, p *production) text {
 	case receiptsFull:
 		t = p.full(t, results)
 	case receiptsSummary:
-		t = summary(t, results)
+		t = p.summary(t, results)
 	case receiptsDefault, receiptsNone:
 	}
 	return t.close()
@@ -198,13 +208,13 @@ func (p *production) full(t text, results []broker.PartitionResult) text {
 		t.b = append(t.b, `{"partition":`...)
 		t.b = strconv.AppendInt(t.b, int64(res.Partition), 10)
 		if res.Err != nil {
-			t = t.failure(res.Err)
+			t = t.failure(res.Err, p.repeatable)
 		} else {
 			ts := res.Timestamp
 			if ts < 0 {
 				ts = p.times[i]
 			}
-			t = t.integer("offset", res.Base+taken[at]).integer("timestamp", ts)
+			t = t.integer("offset", res.Base+taken[at]).integer("timestamp", ts).duplicate(res)
 		}
 		taken[at]++
 		t.b = append(t.b, '}')
@@ -214,7 +224,7 @@ func (p *production) full(t text, results []broker.PartitionResult) text {
 }
 
 // summary adds a receipt for each batch.
-func summary(t text, results []broker.PartitionResult) text {
+func (p *production) summary(t text, results []broker.PartitionResult) text {
 	t = t.name("partitions")
 	t.b = append(t.b, '[')
 	for i := range results {
@@ -225,20 +235,30 @@ func summary(t text, results []broker.PartitionResult) text {
 		t.b = append(t.b, `{"partition":`...)
 		t.b = strconv.AppendInt(t.b, int64(res.Partition), 10)
 		if res.Err != nil {
-			t = t.failure(res.Err)
+			t = t.failure(res.Err, p.repeatable)
 		} else {
 			t = t.integer("base_offset", res.Base).integer("last_offset", res.Base+int64(res.Count)-1)
 		}
-		t = t.integer("count", int64(res.Count))
+		t = t.integer("count", int64(res.Count)).duplicate(res)
 		t.b = append(t.b, '}')
 	}
 	t.b = append(t.b, ']')
 	return t
 }
 
-// failure adds the member error of a receipt.
-func (t text) failure(err error) text {
+// duplicate says that a producer sent the batch before.
+func (t text) duplicate(res *broker.PartitionResult) text {
+	if res.Duplicate {
+		t.b = append(t.b, `,"duplicate":true`...)
+	}
+	return t
+}
+
+// failure adds the member error of a receipt. repeatable says that the message
+// may be sent again even if the records may have been written.
+func (t text) failure(err error, repeatable bool) text {
 	e := api.Describe(err)
+	e.Retriable = e.Retriable || repeatable && e.MaybeWritten
 	t = t.name("error")
 	t.b = append(t.b, `{"code":`...)
 	t.b, _ = jsontext.AppendQuote(t.b, e.Code)

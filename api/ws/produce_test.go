@@ -186,3 +186,60 @@ func TestShutdownReceipts(t *testing.T) {
 		t.Errorf("%d receipts, %d records", taken, end.Offset)
 	}
 }
+
+// A producer's message that is sent again, on the same socket or another, is
+// written once and called a duplicate; gaps and old epochs are refused.
+func TestProduceSequence(t *testing.T) {
+	d := openDoor(t)
+	d.topic("t", 2)
+	id, epoch, err := d.broker.InitProducerID(t.Context(), auth.Anonymous)
+	if err != nil || epoch != 0 {
+		t.Fatal(epoch, err)
+	}
+	send := func(c *client, form, producer, records string) {
+		c.send(`{'type':'produce','id':1,'topic':'t','receipts':'%s','producer':{%s},'records':[%s]}`, form, producer, records)
+	}
+	who := func(epoch, seq int) string {
+		return fmt.Sprintf(`'id':%d,'epoch':%d,'seq':%d,'partition':1`, id, epoch, seq)
+	}
+	const two = `{'value':1},{'value':2,'timestamp':1767323045000}`
+	c, other := d.dial(), d.dial()
+	send(c, "full", who(0, 0), two)
+	first := c.want("produced")
+	if strings.Contains(first.text, "duplicate") || first.Receipts[1].Partition != 1 || *first.Receipts[1].Offset != 1 {
+		t.Fatal(first.text)
+	}
+	for _, c := range []*client{c, other} {
+		send(c, "full", who(0, 0), two)
+		if a := c.want("produced"); strings.ReplaceAll(a.text, `,"duplicate":true`, "") != first.text || strings.Count(a.text, "duplicate") != 2 {
+			t.Errorf("sent again: %s, first: %s", a.text, first.text)
+		}
+		send(c, "summary", who(0, 0), two)
+		if a := c.want("produced"); !strings.Contains(a.text, `"base_offset":0,"last_offset":1,"count":2,"duplicate":true`) {
+			t.Error(a.text)
+		}
+	}
+	send(c, "full", who(0, 2), `{'value':3}`)
+	c.want("produced")
+	for _, tc := range []struct{ producer, code string }{
+		{who(0, 4), "out_of_order_sequence"},
+		{who(1, 1), "out_of_order_sequence"},
+		{`'id':1,'epoch':0,'seq':0`, "invalid_parameter"},
+		{who(0, 3) + `,'more':1`, "invalid_parameter"},
+		{who(0, 3) + `,'seq':3`, "invalid_parameter"},
+		{who(0, -1), "invalid_parameter"},
+		{`'id':4611686018427387904,'epoch':0,'seq':0,'partition':1`, "invalid_parameter"},
+		{`'id':1,'epoch':0,'seq':0,'partition':2`, "unknown_partition"},
+	} {
+		send(c, "full", tc.producer, `{'value':4}`)
+		c.problem(tc.code)
+	}
+	send(c, "full", who(1, 0), `{'value':4}`)
+	c.want("produced")
+	send(c, "full", who(0, 3), `{'value':4}`)
+	c.problem("producer_fenced")
+	at := d.broker.ListOffsets(t.Context(), auth.Anonymous, []broker.OffsetQuery{{Topic: "t", Partition: 1, Timestamp: broker.OffsetLatest, Epoch: -1}})[0]
+	if at.Err != nil || at.Offset != 4 {
+		t.Errorf("%d records, %v", at.Offset, at.Err)
+	}
+}
