@@ -189,14 +189,14 @@ func (s *server) open(ctx context.Context) error {
 		Broker: s.broker, Logger: s.log, Registerer: metrics, MaxConnections: files / kafkaShare,
 	})
 	feed := api.NewFeed(api.FeedOptions{Registerer: metrics})
-	budget := api.NewBudget(0, 0)
+	budget := api.NewBudgetOf(s.broker.InFlightLimits)
 	s.wsDoor = ws.New(ws.Options{
 		Broker: s.broker, Feed: feed, Logger: s.log, Registerer: metrics, AllowOrigins: s.config.AllowOrigin,
 		MaxConnections: sockets, MaxRequestBytes: s.config.MaxRequest, Budget: budget,
 	})
 	s.restDoor = rest.New(rest.Options{
 		Broker: s.broker, Feed: feed, Logger: s.log, Registerer: metrics, MaxRequestBytes: s.config.MaxRequest,
-		MaxConnections: files / httpShare, Budget: budget, AllowOrigins: s.config.AllowOrigin, OpenAPI: openapi, Web: web.Handler(),
+		MaxConnections: files / httpShare, Budget: budget, Answers: api.NewBudgetOf(s.broker.InFlightLimits), AllowOrigins: s.config.AllowOrigin, OpenAPI: openapi, Web: web.Handler(),
 		WebSocket: s.wsDoor, Ready: s.broker.Ready,
 	})
 	s.opsDoor = &http.Server{

@@ -20,7 +20,7 @@ const (
 // and the client is told when to come again. Of a principal that holds nothing
 // it knows nothing. It is safe for concurrent use; share one among the doors.
 type Budget struct {
-	total, each int64
+	limits func() (total, each int64)
 
 	mu   sync.Mutex
 	used int64
@@ -36,23 +36,35 @@ func NewBudget(total, each int64) *Budget {
 	if each <= 0 {
 		each = defaultBudgetEach
 	}
-	return &Budget{total: total, each: min(each, total), by: map[auth.Principal]int64{}}
+	return NewBudgetOf(func() (int64, int64) { return total, each })
 }
 
-// Take counts n more bytes to p, or returns a problem and counts nothing. The
-// caller gives back what it took.
-func (b *Budget) Take(p auth.Principal, n int64) error {
+// NewBudgetOf makes a Budget whose bounds are those that limits returns at the
+// time.
+func NewBudgetOf(limits func() (total, each int64)) *Budget {
+	return &Budget{limits: limits, by: map[auth.Principal]int64{}}
+}
+
+// Take counts n bytes to p for a request that holds none yet, as Grow does.
+func (b *Budget) Take(p auth.Principal, n int64) error { return b.Grow(p, 0, n) }
+
+// Grow counts n more bytes to p for a request that holds own of them already,
+// or returns a problem and counts nothing. The caller gives back what it took. A
+// request that is the only one of its principal may have more than its share,
+// up to the total, so that none has to be refused for ever.
+func (b *Budget) Grow(p auth.Principal, own, n int64) error {
+	total, each := b.limits()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	have := b.by[p]
 	switch {
-	case b.used+n > b.total:
+	case b.used+n > total:
 		return Overloaded("other requests fill the memory that is set aside for them")
-	case have+n > b.each:
+	case have+n > each && have > own:
 		return &Problem{
 			Status: http.StatusTooManyRequests, Code: "quota_in_flight", Title: "Too many bytes in flight", Retriable: true,
-			RetryAfterMS: time.Second.Milliseconds(), Limit: b.each,
-			Detail: fmt.Sprintf("the requests of %s that are being handled hold as many bytes as they may, %d in all", p, b.each),
+			RetryAfterMS: time.Second.Milliseconds(), Limit: each,
+			Detail: fmt.Sprintf("the requests of %s that are being handled hold as many bytes as they may, %d in all", p, each),
 		}
 	}
 	b.used += n

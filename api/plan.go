@@ -19,6 +19,7 @@ const planWindow = 1 << 20
 type Walk struct {
 	sec     record.Section
 	damaged func(offset int64, err error) error
+	hold    func(total int64) error
 	// buf holds the section's bytes [from, from+len(buf)).
 	buf  []byte
 	from int64
@@ -35,6 +36,19 @@ var windowPool = sync.Pool{New: func() any {
 // for the client; see broker.Broker.NoteDamage.
 func NewWalk(sec record.Section, damaged func(offset int64, err error) error) *Walk {
 	return &Walk{sec: sec, damaged: damaged, buf: *windowPool.Get().(*[]byte)}
+}
+
+// Bound has hold asked before the walk's buffers, for what is read and for a
+// batch that is expanded, become total bytes. Its error, a Problem, ends the
+// walk; the first 64 KiB of each are not asked for.
+func (w *Walk) Bound(hold func(total int64) error) { w.hold = hold }
+
+// reader makes a reader of the walk's batches.
+func (w *Walk) reader() record.Reader {
+	if w.hold == nil {
+		return record.Reader{}
+	}
+	return record.Reader{Grow: func(size int64) error { return w.hold(int64(cap(w.buf)) + size) }}
 }
 
 // Release gives the buffer back.
@@ -90,6 +104,11 @@ func (w *Walk) view(n int64) ([]byte, error) {
 
 func (w *Walk) load(n int64) error {
 	if int64(cap(w.buf)) < n {
+		if w.hold != nil {
+			if err := w.hold(n); err != nil {
+				return err
+			}
+		}
 		w.buf = make([]byte, 0, n)
 	}
 	w.buf, w.from = w.buf[:n], w.pos
@@ -156,7 +175,7 @@ type planner struct {
 // out; the plan ends where its time is over, or before a record that takes it
 // too long, and fails if that is the first.
 func PlanSection(w *Walk, partition int32, from int64, most Limits, m *broker.Matcher) (Plan, error) {
-	pl := &planner{Plan: Plan{Partition: partition, From: from, End: from, filtered: m != nil}, left: most, matcher: m}
+	pl := &planner{Plan: Plan{Partition: partition, From: from, End: from, filtered: m != nil}, left: most, matcher: m, reader: w.reader()}
 	defer pl.reader.Close()
 	for {
 		good := pl.Plan
@@ -173,9 +192,13 @@ func PlanSection(w *Walk, partition int32, from int64, most Limits, m *broker.Ma
 	}
 }
 
-// damagedAt says that the batch with the offset is damaged, unless err
-// is of the file system or of a filter and says nothing of the batch.
+// damagedAt says that the batch with the offset is damaged, unless err is of the
+// file system, a filter, or the memory that there is, and says nothing of the
+// batch.
 func (w *Walk) damagedAt(offset int64, err error) error {
+	if _, ok := errors.AsType[*Problem](err); ok {
+		return err
+	}
 	if _, ok := errors.AsType[*fs.PathError](err); ok || errors.Is(err, broker.ErrFilterBudget) {
 		return err
 	}
@@ -186,7 +209,7 @@ func (w *Walk) damagedAt(offset int64, err error) error {
 // record is good during the call only. What is behind the plan may be damaged
 // and is not looked at.
 func (w *Walk) Each(pl Plan, do func(*record.Record)) error {
-	var reader record.Reader
+	reader := w.reader()
 	defer reader.Close()
 	var rec record.Record
 	n := 0

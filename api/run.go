@@ -146,7 +146,7 @@ func encode(t *broker.Tail, i int, form Form, m *broker.Matcher, run *Run, targe
 		}
 	}()
 	sc.text, sc.offsets, sc.ends, sc.failed = sc.text[:0], sc.offsets[:0], sc.ends[:0], sc.failed[:0]
-	f := filling{scratch: sc, walk: walk, matcher: m, partition: run.Partition, from: run.From, form: form, target: target}
+	f := filling{scratch: sc, walk: walk, reader: walk.reader(), matcher: m, partition: run.Partition, from: run.From, form: form, target: target}
 	defer f.reader.Close()
 	next, err := f.fill()
 	if err != nil {

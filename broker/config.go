@@ -125,6 +125,8 @@ var configs = []configDef{
 	{"", "group.max.session.timeout.ms", ConfigInt, "1800000", longIn(1, math.MaxInt32), "The longest session timeout that a group's member may ask for."},
 	{"", "group.max.size", ConfigInt, "10000", longIn(1, math.MaxInt32), "The members that a group may have."},
 	{"", "group.min.session.timeout.ms", ConfigInt, "6000", longIn(1, math.MaxInt32), "The shortest session timeout that a group's member may ask for."},
+	{"", inFlightConfig, ConfigLong, "536870912", longIn(64<<10, math.MaxInt64), "The bytes that the bodies of all HTTP requests and WebSocket messages may have in memory at a time; what answers to fetches are made in may have as many. More is answered with 503."},
+	{"", inFlightEachConfig, ConfigLong, "67108864", longIn(64<<10, math.MaxInt64), "As leat.inflight.bytes, for the requests of each principal; more is answered with 429. A request that is the only one of its principal may have more."},
 	{"", quotaConfigs[QuotaRequests], ConfigLong, "9223372036854775807", longIn(1, math.MaxInt64), "The requests a second that each principal may make, over all doors. 9223372036854775807 is no bound."},
 	{"", "log.cleaner.backoff.ms", ConfigLong, "15000", longIn(0, math.MaxInt64), "How often partitions are looked for that are to be compacted, when there were none."},
 	{"", "log.cleaner.dedupe.buffer.size", ConfigLong, "134217728", longIn(1<<10, math.MaxInt64), "The most memory that compaction takes for the keys of a pass, 24 bytes for each. What does not fit is left for the next pass."},

@@ -25,6 +25,12 @@ const (
 // quotaConfigs name the configs of the rates, by quota.
 var quotaConfigs = [quotaKinds]string{"quota.producer.default", "quota.consumer.default", "leat.quota.requests.default"}
 
+// These name the configs of what requests may hold in memory.
+const (
+	inFlightConfig     = "leat.inflight.bytes"
+	inFlightEachConfig = "leat.inflight.bytes.per.principal"
+)
+
 // String is the quota as the answers and the metrics name it.
 func (q Quota) String() string { return [quotaKinds]string{"produce", "fetch", "requests"}[q] }
 
@@ -71,11 +77,13 @@ type QuotaState struct {
 // time for each: up to when what it had is paid for.
 type quotas struct {
 	// rates are what each principal may have a second, 0 for no bound.
-	rates   [quotaKinds]atomic.Int64
-	on      atomic.Bool
-	now     func() time.Time
-	began   time.Time
-	metrics *metrics
+	rates [quotaKinds]atomic.Int64
+	on    atomic.Bool
+	// inFlight are the bounds on bytes in memory, in all and for each.
+	inFlight, inFlightEach atomic.Int64
+	now                    func() time.Time
+	began                  time.Time
+	metrics                *metrics
 
 	mu sync.Mutex
 	// accounts are in recent too, the one used last in front.
@@ -104,6 +112,8 @@ func (q *quotas) configure(s serverConfigs) {
 		on = on || rate > 0
 	}
 	q.on.Store(on)
+	q.inFlight.Store(s.number(inFlightConfig))
+	q.inFlightEach.Store(s.number(inFlightEachConfig))
 }
 
 // accountLocked is the principal's account, made if need be.
@@ -144,6 +154,13 @@ func (q *quotas) charge(p auth.Principal, k Quota, n int64, strict bool) (rate i
 		q.metrics.throttled[k].Inc()
 	}
 	return rate, owed
+}
+
+// InFlightLimits are the bytes that the doors for HTTP and WebSocket may hold in
+// memory for requests, and for answers again as many: in all, and for each
+// principal.
+func (b *Broker) InFlightLimits() (total, each int64) {
+	return b.quotas.inFlight.Load(), b.quotas.inFlightEach.Load()
 }
 
 // Metered reports whether any quota is on.

@@ -154,7 +154,7 @@ func (b *body) grow(size int64) error {
 		return nil
 	}
 	more := size - int64(cap(b.bytes))
-	if err := b.budget.Take(b.who, more); err != nil {
+	if err := b.budget.Grow(b.who, b.taken, more); err != nil {
 		return err
 	}
 	b.taken += more

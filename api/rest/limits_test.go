@@ -17,6 +17,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 
 	"leat/api"
+	"leat/auth"
 )
 
 func compress(t testing.TB, coding string, p []byte) []byte {
@@ -207,10 +208,14 @@ func TestBudget(t *testing.T) {
 		budget := api.NewBudget(tc.total, tc.each)
 		d := openDoor(t, func(s *setup) { s.Budget = budget })
 		d.topic("t", 1)
+		if err := budget.Take(auth.Anonymous, 1); err != nil { // another request
+			t.Fatal(err)
+		}
 		a := d.post(`[{"value":1}]`).want(t, tc.status, tc.code)
 		if a.Header.Get("Retry-After") != "1" || !a.problem(t).Retriable {
 			t.Errorf("%v %s", a.Header, a.body)
 		}
+		budget.Give(auth.Anonymous, 1)
 		if budget.Used() != 0 || budget.Principals() != 0 {
 			t.Errorf("%d bytes still reserved", budget.Used())
 		}
@@ -263,5 +268,46 @@ func TestSlowBody(t *testing.T) {
 		}
 		_, _ = res.Body.Close(), conn.Close()
 		<-sent
+	}
+}
+
+// What a fetch is answered from counts, too: a batch that expands to more than
+// there is room for beside other requests is refused and not taken for damaged,
+// a client that is alone gets it, a window that has no room becomes smaller, and
+// nothing stays reserved.
+func TestAnswerBudget(t *testing.T) {
+	answers := api.NewBudget(16<<20, 2<<20)
+	d := openDoor(t, func(s *setup) { s.Answers = answers })
+	d.topic("t", 1, "max.message.bytes", "10000000")
+	d.topic("z", 1, "compression.type", "zstd", "max.message.bytes", "10000000")
+	d.do("POST", "/v1/topics/z/records", make([]byte, 6<<20), "Content-Type", mediaBytes).want(t, 200, "")
+	for range 20 {
+		d.do("POST", produceT, make([]byte, 100<<10), "Content-Type", mediaBytes).want(t, 200, "")
+	}
+	const fetchZ = "/v1/topics/z/records?from=earliest&max_bytes=10000000"
+	d.do("GET", fetchZ, nil).want(t, 200, "")
+	if answers.Used() != 0 {
+		t.Errorf("%d bytes still reserved", answers.Used())
+	}
+	if err := answers.Take(auth.Anonymous, 1<<20); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		d.do("GET", fetchZ, nil).want(t, 429, "quota_in_flight")
+		d.do("GET", streamT0+"?from=earliest&max_bytes=1900000", nil).want(t, 200, "")
+	}
+	other := auth.Principal{Name: "other"}
+	if err := answers.Take(other, 15<<20-answerBytes+1); err != nil {
+		t.Fatal(err)
+	}
+	a := d.do("GET", fetchAll, nil).want(t, 503, "overloaded")
+	if a.Header.Get("Retry-After") != "1" || a.Header.Get("Next-Offset") != "" {
+		t.Errorf("%v", a.Header)
+	}
+	answers.Give(other, 15<<20-answerBytes+1)
+	answers.Give(auth.Anonymous, 1<<20)
+	d.do("GET", fetchZ, nil).want(t, 200, "")
+	if answers.Used() != 0 || answers.Principals() != 0 {
+		t.Errorf("%d bytes still reserved", answers.Used())
 	}
 }

@@ -6,8 +6,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-
-	"leat/api"
 )
 
 type metrics struct {
@@ -24,7 +22,7 @@ type metrics struct {
 	streams map[string]*streamMetrics
 }
 
-func newMetrics(reg prometheus.Registerer, b *api.Budget, conns *atomic.Int64) *metrics {
+func newMetrics(reg prometheus.Registerer, o *Options, conns *atomic.Int64) *metrics {
 	records := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "leat_http_records_total", Help: "Records produced (in) and delivered (out) over HTTP; raw batches out are not counted.",
 	}, []string{"direction"})
@@ -56,7 +54,10 @@ func newMetrics(reg prometheus.Registerer, b *api.Budget, conns *atomic.Int64) *
 		reg.MustRegister(m.requests, m.duration, m.received, m.sent, m.sendfile, m.refused, records,
 			prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 				Name: "leat_http_in_flight_bytes", Help: "Bytes reserved for request bodies and WebSocket messages being handled.",
-			}, func() float64 { return float64(b.Used()) }),
+			}, func() float64 { return float64(o.Budget.Used()) }),
+			prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+				Name: "leat_http_answer_bytes", Help: "Bytes reserved for what answers to fetches are made in.",
+			}, func() float64 { return float64(o.Answers.Used()) }),
 			prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 				Name: "leat_http_connections", Help: "Open HTTP connections.",
 			}, func() float64 { return float64(conns.Load()) }))

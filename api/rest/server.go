@@ -39,6 +39,9 @@ type Options struct {
 	// Budget bounds the body bytes of all requests at a time, and those of each
 	// principal; share one among the doors. nil makes one of the usual size.
 	Budget *api.Budget
+	// Answers bounds in the same way what answers are made in, which is not
+	// what goes from file to socket. nil makes one of the usual size.
+	Answers *api.Budget
 	// MaxConnections bounds the open connections; more are closed at once.
 	// 0 means no bound but that of the file descriptors.
 	MaxConnections int
@@ -72,6 +75,9 @@ func (o *Options) setDefaults() {
 	}
 	if o.Budget == nil {
 		o.Budget = api.NewBudget(0, 0)
+	}
+	if o.Answers == nil {
+		o.Answers = api.NewBudget(0, 0)
 	}
 }
 
@@ -124,7 +130,7 @@ func New(opts Options) *Server {
 	s.answers.budget = opts.Budget
 	s.drain.waits = make(map[*wait]struct{})
 	s.asYAML, s.asJSON = documents(opts.OpenAPI)
-	s.metrics = newMetrics(opts.Registerer, opts.Budget, &s.conns)
+	s.metrics = newMetrics(opts.Registerer, &opts, &s.conns)
 	s.router = s.newRouter()
 	s.http = &http.Server{
 		Handler:           s.router,

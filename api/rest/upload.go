@@ -245,7 +245,7 @@ func (u *upload) add(c uploadRead) error {
 func (u *upload) room(n int) error {
 	if u.buf.taken == 0 {
 		pooled := *bodyPool.Get().(*[]byte)
-		if err := u.buf.budget.Take(u.buf.who, int64(cap(pooled))); err != nil {
+		if err := u.buf.budget.Grow(u.buf.who, 2*uploadChunk, int64(cap(pooled))); err != nil {
 			bodyPool.Put(&pooled)
 			return err
 		}

@@ -216,7 +216,11 @@ func (s *session) widen(buf *buffer) (*buffer, error) {
 	}
 	size = min(size, int(max(s.srv.opts.MaxRequestBytes, maxControlBytes))+1)
 	wide := newBuffer(max(size, have+1))
-	if wide.class < 0 && s.srv.opts.Budget.Take(s.principal, int64(cap(wide.b))) != nil {
+	own := int64(0) // of this message, until it has moved
+	if buf.class < 0 {
+		own = int64(cap(buf.b))
+	}
+	if wide.class < 0 && s.srv.opts.Budget.Grow(s.principal, own, int64(cap(wide.b))) != nil {
 		return nil, errOverloaded
 	}
 	wide.b = append(wide.b, buf.message()...)

@@ -17,6 +17,10 @@ type Record struct {
 // Close; the zero Reader is at the end of nothing. It is not safe for
 // concurrent use.
 type Reader struct {
+	// Grow, if there is one, is asked before the buffer that a batch is
+	// expanded into becomes size bytes; its error is that of Reset. The first
+	// 64 KiB are not asked for.
+	Grow    func(size int64) error
 	places  places
 	p       []byte // records not read yet
 	index   int
@@ -68,7 +72,9 @@ func (r *Reader) open(b Batch, maxExpanded int64) error {
 	p := (*r.buf)[:0]
 	for !x.done {
 		if len(p) == cap(p) {
-			p = append(p, 0)[:len(p)]
+			if p, err = r.grow(p); err != nil {
+				return err
+			}
 		}
 		n, err := x.read(p[len(p):cap(p)])
 		if err != nil {
@@ -78,6 +84,20 @@ func (r *Reader) open(b Batch, maxExpanded int64) error {
 	}
 	*r.buf, r.p = p, p
 	return nil
+}
+
+// grow makes room behind p: small buffers double, large ones grow by a quarter.
+func (r *Reader) grow(p []byte) ([]byte, error) {
+	size := 2 * cap(p)
+	if size > 2<<20 {
+		size = cap(p) + cap(p)/4
+	}
+	if r.Grow != nil {
+		if err := r.Grow(int64(size)); err != nil {
+			return nil, err
+		}
+	}
+	return append(make([]byte, 0, size), p...), nil
 }
 
 // Next reads the next record into rec, whose slices alias the batch or the
