@@ -33,8 +33,8 @@ type lease struct {
 	Deadline  int64  `json:"deadline"`
 	Delivery  int    `json:"delivery_count"`
 	Records   []struct {
-		Offset int64                `json:"offset"`
-		Value  struct{ P, N int64 } `json:"value"`
+		Offset int64           `json:"offset"`
+		Value  json.RawMessage `json:"value"`
 	} `json:"records"`
 }
 
@@ -247,8 +247,9 @@ func (r *leaseRun) take(ctx context.Context) []lease {
 			r.Errorf("partition %d: a lease of [%d, %d) has %d records", l.Partition, l.First, l.Next, len(l.Records))
 		}
 		for k, rec := range l.Records {
-			if rec.Offset != l.First+int64(k) || rec.Value.N != rec.Offset || rec.Value.P != int64(l.Partition) {
-				r.Errorf("partition %d: record %d of a lease from %d: %+v", l.Partition, k, l.First, rec)
+			var value struct{ P, N int64 }
+			if err := json.Unmarshal(rec.Value, &value); err != nil || rec.Offset != l.First+int64(k) || value.N != rec.Offset || value.P != int64(l.Partition) {
+				r.Errorf("partition %d: record %d of a lease from %d: %d %s", l.Partition, k, l.First, rec.Offset, rec.Value)
 			}
 		}
 	}

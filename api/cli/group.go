@@ -15,7 +15,7 @@ import (
 // GroupCmd groups the commands of consumer groups.
 type GroupCmd struct {
 	List         GroupListCmd         `cmd:"" help:"List the consumer groups."`
-	Describe     GroupDescribeCmd     `cmd:"" help:"Show a group, its members, what it has committed, and how far behind that is."`
+	Describe     GroupDescribeCmd     `cmd:"" help:"Show a group, its members or leases, what it has committed, and how far behind that is."`
 	Delete       GroupDeleteCmd       `cmd:"" help:"Delete groups without members, with what they have committed."`
 	ResetOffsets GroupResetOffsetsCmd `cmd:"" help:"Commit other offsets for a group without members."`
 }

@@ -7,8 +7,11 @@ import (
 	"io"
 	"slices"
 	"strconv"
+	"time"
 
+	"github.com/go-json-experiment/json"
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
 // GroupDescribeCmd shows one group.
@@ -23,6 +26,7 @@ type groupDetail struct {
 	groupRow
 	Protocol string           `json:"protocol"`
 	Members  []groupMember    `json:"members"`
+	Leases   []groupLease     `json:"leases,omitempty"` // of a group whose workers take leases
 	Offsets  []groupPartition `json:"partitions"`
 }
 
@@ -34,6 +38,34 @@ type groupMember struct {
 	Partitions int     `json:"partitions"` // that it was assigned
 }
 
+// groupLease is a lease that a worker has, or with Delayed a partition that nobody gets before the deadline.
+type groupLease struct {
+	Topic      string `json:"topic"`
+	Partition  int32  `json:"partition"`
+	First      int64  `json:"first_offset"`
+	Next       int64  `json:"next_offset"`
+	Deadline   int64  `json:"deadline"` // in ms since 1970
+	Deliveries int    `json:"delivery_count"`
+	Delayed    bool   `json:"delayed"`
+}
+
+// leaseType is the protocol type of groups whose workers take leases. Such a group has its leases where others have
+// members: the metadata is a lease as JSON, the assignment that of a consumer.
+const leaseType = "lease"
+
+// addLease takes a lease over, and reports whether the member is one.
+func (d *groupDetail) addLease(m *kadm.DescribedGroupMember) (at groupLease, ok bool) {
+	text, _ := m.Join.Raw()
+	raw, _ := m.Assigned.Raw()
+	var assigned kmsg.ConsumerMemberAssignment
+	if d.ProtocolType != leaseType || json.Unmarshal(text, &at) != nil || assigned.ReadFrom(raw) != nil || len(assigned.Topics) != 1 || len(assigned.Topics[0].Partitions) != 1 {
+		return at, false
+	}
+	at.Topic, at.Partition = assigned.Topics[0].Topic, assigned.Topics[0].Partitions[0]
+	d.Leases = append(d.Leases, at)
+	return at, true
+}
+
 // groupPartition is a partition that the group has committed an offset for, or that a member reads.
 type groupPartition struct {
 	Topic     string  `json:"topic"`
@@ -42,10 +74,10 @@ type groupPartition struct {
 	Metadata  string  `json:"metadata"`
 	End       *int64  `json:"end_offset"` // null if the server does not say
 	Lag       *int64  `json:"lag"`        // null without the two
-	MemberID  *string `json:"member_id"`  // null if no member reads it
+	MemberID  *string `json:"member_id"`  // "lease" for a lease; null if nobody reads it
 }
 
-// Run prints the group, then a row a partition, then a row a member.
+// Run prints the group, then a row a partition, then a row a lease or a member.
 func (c *GroupDescribeCmd) Run(ctx context.Context, std IO) error {
 	return c.ask(ctx, std, func(ctx context.Context, s *session) error {
 		group, err := describeGroup(ctx, s, c.Group)
@@ -80,6 +112,10 @@ func detailOf(group kadm.DescribedGroup, committed kadm.OffsetResponses) *groupD
 	reader := map[place]string{}
 	for i := range group.Members {
 		m := &group.Members[i]
+		if l, ok := d.addLease(m); ok {
+			reader[place{l.Topic, l.Partition}] = leaseType
+			continue
+		}
 		member := groupMember{ID: m.MemberID, InstanceID: m.InstanceID, ClientID: m.ClientID, Host: m.ClientHost}
 		if assigned, ok := m.Assigned.AsConsumer(); ok {
 			for _, t := range assigned.Topics {
@@ -106,6 +142,9 @@ func detailOf(group kadm.DescribedGroup, committed kadm.OffsetResponses) *groupD
 		d.Offsets = append(d.Offsets, groupPartition{Topic: at.topic, Partition: at.partition, MemberID: &id})
 	}
 	slices.SortFunc(d.Offsets, func(a, b groupPartition) int {
+		return cmp.Or(cmp.Compare(a.Topic, b.Topic), cmp.Compare(a.Partition, b.Partition))
+	})
+	slices.SortFunc(d.Leases, func(a, b groupLease) int {
 		return cmp.Or(cmp.Compare(a.Topic, b.Topic), cmp.Compare(a.Partition, b.Partition))
 	})
 	slices.SortFunc(d.Members, func(a, b groupMember) int { return cmp.Compare(a.ID, b.ID) })
@@ -157,6 +196,20 @@ func (d *groupDetail) write(w io.Writer) error {
 				member = *p.MemberID
 			}
 			return []string{p.Topic, strconv.Itoa(int(p.Partition)), orDash(p.Committed), orDash(p.End), orDash(p.Lag), member}
+		})
+	}
+	if err == nil && len(d.Leases) > 0 {
+		_, _ = fmt.Fprintln(w)
+		err = writeTable(w, []string{"TOPIC", "PARTITION", "FIRST", "NEXT", "STATE", "UNTIL", "DELIVERIES"}, len(d.Leases), func(i int) []string {
+			l := d.Leases[i]
+			state := "live"
+			if l.Delayed {
+				state = "delayed"
+			}
+			return []string{
+				l.Topic, strconv.Itoa(int(l.Partition)), strconv.FormatInt(l.First, 10), strconv.FormatInt(l.Next, 10), state,
+				time.UnixMilli(l.Deadline).UTC().Format(time.RFC3339), strconv.Itoa(l.Deliveries),
+			}
 		})
 	}
 	if err == nil && len(d.Members) > 0 {
