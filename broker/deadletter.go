@@ -29,15 +29,16 @@ const (
 type deadLetter struct {
 	group, topic string
 	part         *partition
-	from         int64
-	deliveries   int32
-	reason       string
+	// from and to are where it is: the first record there.
+	from, to   int64
+	deliveries int32
+	reason     string
 }
 
 // bury sends the record at a reservation to the dead letter topic, and returns
 // where the partition goes on.
 func (t *taking) bury(ctx context.Context, part *partition, in *group.Reservation) (next int64, err error) {
-	d := deadLetter{group: t.id, topic: t.req.DeadLetter, part: part, from: in.From, deliveries: in.Deliveries, reason: deadAfterDeliveries}
+	d := deadLetter{group: t.id, topic: t.req.DeadLetter, part: part, from: in.From, to: in.Next, deliveries: in.Deliveries, reason: deadAfterDeliveries}
 	return t.broker.bury(ctx, t.principal, &d)
 }
 
@@ -62,24 +63,22 @@ func (c *leaseCall) deadLetter(ctx context.Context, p auth.Principal, upto int64
 	if err != nil {
 		return 0, err
 	}
-	d := deadLetter{group: c.group, topic: i.DeadLetter, part: part, from: from, deliveries: i.Deliveries, reason: deadByRelease}
+	d := deadLetter{group: c.group, topic: i.DeadLetter, part: part, from: from, to: i.Next, deliveries: i.Deliveries, reason: deadByRelease}
 	if from > i.First {
 		d.deliveries = 1
 	}
-	if next, err = b.bury(ctx, p, &d); err != nil {
-		return 0, err
-	}
-	return min(next, i.Next), nil
+	return b.bury(ctx, p, &d)
 }
 
-// bury writes the first record at or behind an offset to its dead letter topic,
-// with acks=all, and returns the offset after it. The key makes it the same
+// bury writes a record to its dead letter topic, with acks=all, and returns the
+// offset after it. If nothing is left of it that is as far as there is nothing:
+// what comes behind is not to be dead, it may have never been handed out. The key makes it the same
 // record however often it is tried, whoever does: a crash may come before the
 // offset is committed.
 func (b *Broker) bury(ctx context.Context, p auth.Principal, d *deadLetter) (next int64, err error) {
-	r, err := b.recordAt(d.part, d.from)
-	if err != nil {
-		return 0, err
+	r, found, err := b.recordAt(d.part, d.from, d.to)
+	if err != nil || !found {
+		return r.Offset, err
 	}
 	set, err := b.NewRecordSet(ctx, p, d.topic)
 	if err != nil {
@@ -130,35 +129,43 @@ func cloned(r *record.Record) record.Record {
 	return out
 }
 
-// recordAt finds the first record at or behind an offset.
-func (b *Broker) recordAt(p *partition, from int64) (r record.Record, err error) {
+// recordAt finds the first record in [from, to). If there is none, the Offset of
+// what it returns is up to where it has looked.
+func (b *Broker) recordAt(p *partition, from, to int64) (r record.Record, found bool, err error) {
 	var reader record.Reader
 	defer reader.Close()
-	for {
+	for from < to {
 		var f FetchResult
 		if b.read(p, from, deadLetterReadAtLeast, &f); f.Err != nil || f.Section == nil {
-			return r, errors.Join(f.Err, p.err())
+			return record.Record{Offset: from}, false, errors.Join(f.Err, p.err())
 		}
 		whole := make([]byte, f.Section.Len())
 		_, err := f.Section.ReadAt(whole, 0)
 		end := f.Section.NextOffset()
 		f.Section.Release()
 		if err != nil && !errors.Is(err, io.EOF) {
-			return r, err
+			return r, false, err
 		}
 		for len(whole) > 0 {
 			batch := record.Batch(whole[:record.Batch(whole).Size()])
 			whole = whole[len(batch):]
+			if batch.Control() {
+				continue
+			}
 			err := reader.Reset(batch, 0)
 			for err == nil {
-				if err = reader.Next(&r); err == nil && r.Offset >= from {
-					return cloned(&r), nil
+				if err = reader.Next(&r); err == nil && r.Offset >= to {
+					return record.Record{Offset: to}, false, nil
+				}
+				if err == nil && r.Offset >= from {
+					return cloned(&r), true, nil
 				}
 			}
 			if !errors.Is(err, io.EOF) {
-				return r, b.noteDamage(p, max(from, batch.BaseOffset()), err)
+				return r, false, b.noteDamage(p, max(from, batch.BaseOffset()), err)
 			}
 		}
 		from = end
 	}
+	return record.Record{Offset: to}, false, nil
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"time"
 
 	"leat/auth"
 	"leat/replication/controller"
@@ -101,10 +100,13 @@ func (b *Broker) lag(t *controller.Topic, partition int32, committed int64) Part
 	if err != nil {
 		out.Err = err
 	} else if ts >= 0 {
-		out.Seconds = max(time.Duration(b.opts.Now().UnixMilli()-ts)*time.Millisecond, 0).Seconds()
+		out.Seconds = age(b.opts.Now().UnixMilli(), ts)
 	}
 	return out
 }
+
+// age is how long ago a time was, in seconds, from Unix ms; 0 if it is to come.
+func age(now, ts int64) float64 { return max(float64(now-ts)/1000, 0) }
 
 // timeAt is the timestamp of the first record at or behind an offset, -1 if there
 // is none.

@@ -67,7 +67,7 @@ func (t *taking) readOne(ctx context.Context, in *group.Reservation, r *leaseRea
 		from = start
 	} else if in.Dead {
 		from, r.Err = t.bury(ctx, r.part, in)
-		r.Dead = true
+		r.Dead = from > in.From
 	}
 	for r.Err == nil {
 		var f FetchResult

@@ -222,7 +222,7 @@ func TestDeadLetters(t *testing.T) {
 	}
 	// A crash may have come between the dead letter and the offset behind it.
 	for range 2 {
-		d := deadLetter{group: "g", topic: "dead", part: partitionOf(b, "orders"), from: 3, deliveries: 9, reason: "again"}
+		d := deadLetter{group: "g", topic: "dead", part: partitionOf(b, "orders"), from: 3, to: 4, deliveries: 9, reason: "again"}
 		if next, err := b.bury(t.Context(), auth.Anonymous, &d); next != 4 || err != nil {
 			t.Fatal(next, err)
 		}
@@ -246,9 +246,9 @@ func deadLetters(t *testing.T, b *Broker) string {
 		id.Partition = p
 		part = b.served(id)
 		for from := int64(0); from < part.hw.Load(); {
-			r, err := b.recordAt(part, from)
-			if err != nil {
-				t.Fatal(err)
+			r, found, err := b.recordAt(part, from, part.hw.Load())
+			if err != nil || !found {
+				t.Fatal(found, err)
 			}
 			text := string(r.Key) + "=" + string(r.Value)
 			for _, h := range r.Headers {

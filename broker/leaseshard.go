@@ -114,7 +114,8 @@ func (s *shard) changeLease(h *held, c *group.LeaseChange) {
 	}})
 }
 
-// watch parks a place for a leased group, or tells it at once.
+// watch parks a place for a leased group, or tells it at once. One that is parked
+// moves, unless it was told: that is as good.
 func (s *shard) watch(h *held, in group.LeaseWatch) {
 	w := h.watches[in.At]
 	if w == nil {
@@ -123,6 +124,9 @@ func (s *shard) watch(h *held, in group.LeaseWatch) {
 		}
 		w = &watch{h: h, at: in.At, place: place{w: &s.wake.waiter, index: s.lastWatch}}
 		s.watches[w.index], h.watches[in.At] = w, w
+	}
+	if w.parked && (w.part == nil || !w.part.unpark(&w.place)) {
+		return
 	}
 	w.parked = true
 	if w.part = s.broker.served(storage.ID{Topic: in.At.Topic, Partition: in.At.Number}); w.part == nil {

@@ -3,6 +3,7 @@ package group
 import (
 	"cmp"
 	"container/heap"
+	"math"
 	"slices"
 	"time"
 )
@@ -61,7 +62,8 @@ type LeaseChange struct {
 }
 
 // LeaseWatch asks for Arrived once the partition has a record at or behind From.
-// There is one for each partition at most until Arrived.
+// There is one for each partition at most until Arrived: a second one, as after a
+// seek, takes the place of the first.
 type LeaseWatch struct {
 	At   Partition
 	From int64
@@ -77,8 +79,10 @@ type Reservation struct {
 	// Dead says that the record at From was handed out as often as it may be:
 	// it goes to the dead letter topic first.
 	Dead bool
-	// Deliveries is how often it was handed out.
+	// Deliveries is how often it was handed out, the last time in a lease that
+	// ended at Next.
 	Deliveries int32
+	Next       int64
 }
 
 // Handout answers a take: partitions to read for it, or an error.
@@ -167,7 +171,8 @@ type slot struct {
 	at        Partition
 	topic     *leasedTopic
 	phase     phase
-	watching  bool  // Arrived will be called
+	watching  bool // Arrived will be called, for a record at or behind watched
+	watched   int64
 	committed int64 // -1 for nothing
 	// The log begins at start or later, and has records up to end at least.
 	start, end int64
@@ -319,8 +324,8 @@ func (l *Leases) settle(s *slot) {
 		return
 	}
 	l.enter(s, watched, time.Time{})
-	if !s.watching {
-		s.watching = true
+	if (!s.watching || from < s.watched) && from < math.MaxInt64 { // no log has a record there
+		s.watching, s.watched = true, from
 		l.out.Watches = append(l.out.Watches, LeaseWatch{At: s.at, From: from})
 	}
 }
@@ -330,8 +335,8 @@ func (l *Leases) settle(s *slot) {
 func (l *Leases) Arrived(now time.Time, at Partition) LeaseEffects {
 	if s := l.slot(at, false); s != nil {
 		s.watching = false
-		if s.phase == watched {
-			s.end = max(s.position(), s.start) + 1
+		if from := max(s.position(), s.start); s.phase == watched && from < math.MaxInt64 {
+			s.end = from + 1
 			l.settle(s)
 		}
 	}

@@ -121,8 +121,8 @@ func (m *leaseModel) restore() {
 func (m *leaseModel) take(e LeaseEffects, told func()) {
 	m.pending = append(m.pending, pendingStep{e.Changes, told})
 	for _, w := range e.Watches {
-		if _, ok := m.watch[w.At]; ok {
-			m.fail("%v is watched twice", w.At)
+		if from, ok := m.watch[w.At]; ok && w.From >= from {
+			m.fail("%v is watched from %d, and from %d already", w.At, w.From, from)
 		}
 		m.watch[w.At] = w.From
 	}
@@ -191,7 +191,7 @@ func (m *leaseModel) check() {
 		if s.phase == free && wanted[at.Topic] {
 			m.fail("%v is free and somebody waits", at)
 		}
-		if _, ok := m.watch[at]; s.phase == watched && !ok {
+		if from, ok := m.watch[at]; s.phase == watched && (!ok || from > max(s.position(), s.start)) {
 			m.fail("%v waits for nothing", at)
 		}
 		if s.phase >= reserved && (s.until.Before(deadline) || s.until.Sub(m.now) > MaxLease) {

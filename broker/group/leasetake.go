@@ -156,7 +156,7 @@ func (l *Leases) reserve(now time.Time, tk *take) {
 func (s *slot) reservation(terms *LeaseTerms) Reservation {
 	r := Reservation{At: s.at, From: s.position(), Limit: math.MaxInt}
 	if s.record != nil {
-		r.Deliveries = s.record.Deliveries
+		r.Deliveries, r.Next = s.record.Deliveries, s.record.Next
 	}
 	last := terms.MaxDeliveries
 	r.Dead = last > 0 && r.Deliveries >= last && terms.DeadLetter != ""
@@ -269,9 +269,6 @@ func (l *Leases) leave(tk *take) {
 		if s.phase == reserved && s.holder == tk.token {
 			l.settle(s)
 		}
-	}
-	if !tk.waiting {
-		return
 	}
 	l.stopWaiting(tk)
 	for i := range tk.req.Topics {
