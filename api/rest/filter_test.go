@@ -194,3 +194,152 @@ func TestFilterWaits(t *testing.T) {
 		t.Errorf("it waited for %v", took)
 	}
 }
+
+// positionsOf are the offsets of records.
+func positionsOf(records []streamed) (out []int64) {
+	for _, r := range records {
+		out = append(out, r.Offset)
+	}
+	return out
+}
+
+// A stream with a filter sends what it lets through, says how far it came, and
+// is taken up again there, as events and as lines.
+func TestFilterStreams(t *testing.T) {
+	d := openDoor(t)
+	atPace(d, func(p *pace) { p.beat, p.position = 50*time.Millisecond, 50*time.Millisecond })
+	d.topic("t", 1)
+	d.append(0, sequence(0, 200)...)
+	d.do("POST", produceT0, `[{"value_str":"no number"}]`, "Content-Type", mediaJSON).want(t, 200, "")
+	const path = "/v1/topics/t/partitions/0/records?from=earliest"
+
+	lines := d.follow(filtered(path+"&stream=true", "value % 100 == 50"), mediaNDJSON)
+	lines.control("position")
+	for _, want := range []int64{50, 150} {
+		if got := lines.item(); got.Control != "" || got.Offset != want {
+			t.Fatalf("%+v, want %d", got, want)
+		}
+	}
+	for lines.control("position").Next != 201 {
+	}
+	d.append(0, 250)
+	if got := lines.item(); got.Offset != 201 {
+		t.Fatalf("%+v", got)
+	}
+	again := d.follow(filtered("/v1/topics/t/partitions/0/records?offset=201&stream=true", "value % 100 == 50"), mediaNDJSON)
+	again.control("position")
+	if got := again.item(); got.Offset != 201 {
+		t.Fatalf("%+v", got)
+	}
+
+	for _, of := range []string{path, "/v1/topics/t/records?from=earliest"} {
+		events := d.follow(filtered(of, "value % 100 == 50"), mediaEvents)
+		var seen []int64
+		last := ""
+		for len(seen) < 3 {
+			e := events.event()
+			records, err := recordsOf(e.data)
+			if err != nil {
+				t.Fatal(err)
+			}
+			seen, last = append(seen, positionsOf(records)...), e.id
+		}
+		if fmt.Sprint(seen) != "[50 150 201]" || last == "" {
+			t.Errorf("%s: %v, at %q", of, seen, last)
+		}
+	}
+}
+
+// A stream whose filter lets nothing through for long says once in a while
+// where it is, and its last id is behind what was looked at.
+func TestFilterStreamPosition(t *testing.T) {
+	d := openDoor(t)
+	atPace(d, func(p *pace) { p.beat = 50 * time.Millisecond })
+	d.topic("t", 1)
+	d.append(0, sequence(0, 100)...)
+	events := d.follow(filtered("/v1/topics/t/partitions/0/records?from=earliest", "value == -1"), mediaEvents)
+	for {
+		line, err := events.line()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if line == "id: 100" {
+			break
+		}
+	}
+	for {
+		line, err := events.line()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.HasPrefix(line, ": hb filter_failed=0") {
+			break
+		}
+	}
+}
+
+// A whole topic is filtered too, a cursor goes on behind what was looked at, and
+// gaps are told beside it.
+func TestFilterTopic(t *testing.T) {
+	d := openDoor(t)
+	d.topic("t", 3)
+	for p := range int32(3) {
+		d.append(p, sequence(0, 100)...)
+	}
+	type fetched struct {
+		Records    []streamed `json:"records"`
+		Cursor     string     `json:"cursor"`
+		Partitions []struct {
+			Next int64 `json:"next_offset"`
+		} `json:"partitions"`
+		Gaps    []any `json:"gaps"`
+		Scanned int   `json:"filter_scanned"`
+	}
+	var first, second fetched
+	d.do("GET", filtered("/v1/topics/t/records?from=earliest&max_records=2", "value % 50 == 7 && partition != 1"), nil).want(t, 200, "").decode(t, &first)
+	d.do("GET", filtered("/v1/topics/t/records?max_records=1000&cursor="+first.Cursor, "value % 50 == 7 && partition != 1"), nil).want(t, 200, "").decode(t, &second)
+	if len(first.Records) != 2 || len(second.Records) != 2 {
+		t.Fatalf("%+v and %+v", first, second)
+	}
+	for _, p := range second.Partitions {
+		if p.Next != 100 {
+			t.Errorf("%+v", second.Partitions)
+		}
+	}
+	d.deleteBefore(0, 40)
+	d.do("GET", filtered("/v1/topics/t/partitions/0/records?offset=10", "value == 57"), nil).want(t, 410, "offset_expired")
+	d.do("GET", filtered("/v1/topics/t/partitions/0/records?offset=10&on_gap=earliest", "value == 57"), nil).want(t, 200, "").
+		contains(t, `"gap":{"partition":0,"from":10,"to":40}`, `"offset":57`, `"filter_scanned":60`)
+	d.do("GET", filtered("/v1/topics/t/partitions/0/records?offset=101", "true"), nil).want(t, 416, "offset_out_of_range")
+}
+
+// A record on which the filter takes too long is told of, and what is before it
+// is answered first; a reader may go on behind it.
+func TestFilterBudgetAnswer(t *testing.T) {
+	d := openDoor(t)
+	d.topic("t", 1)
+	long := "[" + strings.Repeat("1,", 5000) + "1]"
+	d.do("POST", produceT0, `[{"value":[1]},{"value":`+long+`},{"value":[1]}]`, "Content-Type", mediaJSON).want(t, 200, "")
+	const filter = "value.all(a, value.all(b, a == b))"
+	read := func(offset int) *answer {
+		return d.do("GET", filtered(fmt.Sprint("/v1/topics/t/partitions/0/records?offset=", offset), filter), nil)
+	}
+	read(0).want(t, 200, "").contains(t, `"next_offset":1`, `"offset":0`)
+	if p := read(1).want(t, 422, "filter_budget").problem(t); !strings.Contains(p.Detail, "offset 1 of partition 0") {
+		t.Error(p.Detail)
+	}
+	read(2).want(t, 200, "").contains(t, `"next_offset":3`, `"offset":2`)
+	events := d.follow(filtered("/v1/topics/t/partitions/0/records?offset=0", filter), mediaEvents)
+	for {
+		e := events.event()
+		if e.data != "" && e.id != "1" {
+			t.Errorf("%+v", e)
+		}
+		if e.data != "" {
+			break
+		}
+	}
+	if e := events.named("error"); !strings.Contains(e.data, "filter_budget") {
+		t.Errorf("%+v", e)
+	}
+}

@@ -174,7 +174,14 @@ func (c *core) data(now int64, f *frame) (wait time.Duration) {
 				return 0
 			}
 		}
+		due, later := s.tells(now)
+		if due {
+			s.hot, s.tell = true, 0
+		}
 		if !s.ready() {
+			if later > 0 {
+				wait = sooner(wait, later)
+			}
 			c.turn++
 			continue
 		}
@@ -198,6 +205,9 @@ func (c *core) data(now int64, f *frame) (wait time.Duration) {
 			return 0
 		}
 		c.turn++
+		if _, later := s.tells(now); later > 0 {
+			wait = sooner(wait, later)
+		}
 		if s.hot {
 			wait = sooner(wait, max(time.Duration(s.due-now), 1))
 		}
@@ -217,6 +227,13 @@ func (c *core) rest(now int64) (wait time.Duration, ok bool) {
 	for _, s := range c.subs {
 		if s.woken.Load() {
 			return 0, false
+		}
+		due, later := s.tells(now)
+		if due {
+			return 0, false
+		}
+		if later > 0 {
+			wait = sooner(wait, later)
 		}
 		if !s.ready() {
 			continue

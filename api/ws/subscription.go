@@ -73,6 +73,9 @@ type subscription struct {
 	// unanswered is for how many records since the last frame the filter had no
 	// answer.
 	unanswered int
+	// tell is when the client is told of positions without a record, 0 if there
+	// is nothing to tell.
+	tell int64
 	// chain holds, for each partition of the source, the next of the last frame,
 	// which is the prev of the one to come.
 	chain []int64
@@ -130,7 +133,7 @@ func (s *subscription) turn(now int64, p *pace, f *frame) (outcome, text) {
 		}
 		i := s.next(now, p)
 		if i < 0 {
-			return nothing, text{}
+			return s.position(now, f), text{}
 		}
 		if s.behind == 0 {
 			s.behind = now
@@ -157,6 +160,46 @@ func (s *subscription) turn(now int64, p *pace, f *frame) (outcome, text) {
 	}
 	// A long stretch without records: let others have a turn.
 	return nothing, text{}
+}
+
+// position tells how far a filter came in one partition without a record, if
+// that is due; the others follow.
+func (s *subscription) position(now int64, f *frame) outcome {
+	i := s.untold()
+	if i < 0 {
+		return nothing
+	}
+	if s.tell = s.began + positionEvery; now < s.tell {
+		return nothing
+	}
+	s.fill(now, i, &run{next: s.src.Position(i).Offset}, f)
+	if s.tell = 0; s.untold() >= 0 {
+		s.tell = now + positionEvery
+	}
+	return framed
+}
+
+// untold is the index of a partition whose position is beyond what the client
+// was told, or -1.
+func (s *subscription) untold() int {
+	if !s.filtered {
+		return -1
+	}
+	for i, next := range s.chain {
+		if s.src.Position(i).Offset > next {
+			return i
+		}
+	}
+	return -1
+}
+
+// tells reports whether a position is to be told now, and else how long that
+// takes, 0 if there is none.
+func (s *subscription) tells(now int64) (bool, time.Duration) {
+	if s.tell == 0 || s.paused || !s.credit.open() {
+		return false, 0
+	}
+	return s.tell <= now, time.Duration(max(s.tell-now, 1))
 }
 
 // rest reports whether nothing is left to send now, and then has the
