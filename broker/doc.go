@@ -74,6 +74,35 @@
 // Compaction of the topic stays behind what is durable of the store. Members get
 // a whole session from the start on and keep their generation.
 //
+// # Leases
+//
+// A group whose partitions are leased has no members. A take asks the shard for
+// partitions and waits there, with the shard's one waiter parked in the lists of
+// the partitions that have nothing to hand out (leaseshard.go); what it gets is
+// reserved for it. Its own goroutine then reads the data (leaseread.go), writes
+// dead letters (deadletter.go), and has the shard lease what it has read. That is
+// one round for all partitions of a take, shared with whoever else takes or acks.
+// Leases and waits are in memory while they are used and a minute longer; a start
+// reads none. A round that is refused makes the shard forget the group's leases
+// and read them again. What a take whose caller has gone was given is undone.
+//
+// An ack is an offset of the group, whose value has the lease in a tag, and the
+// end of the lease's record. That record stands in the offsets topic with a key
+// that Kafka's tools do not know and skip:
+//
+//	key    "LT" | len u16 | group | topic id [16] | partition i32
+//	value  format u8 = 1 | flags u8 (1: delayed) | nonce [16]
+//	       begin, first, next i64       the lease was of [begin, next), and is of [first, next)
+//	       until i64                    ms since 1970, of the lease or the delay; 0 for none
+//	       span, duration i64           ms: how long before until was set; of the lease by default
+//	       deliveries, count, max i32   of the record at first; records handed out; the bound
+//	       dead letter topic            the rest
+//
+// All numbers are big endian. There is a record while a lease lives or a delay
+// lasts, and while records were handed out that are not committed.
+//
+// # Old offsets
+//
 // Offsets that nobody needs are removed by a goroutine (coordinator.go), through
 // the shards: those of deleted topics at once and soon after a start, others by
 // age.

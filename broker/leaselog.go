@@ -46,7 +46,7 @@ func encodeLease(r *group.LeaseRecord) []byte {
 		flags = leaseDelayed
 	}
 	if !r.Until.IsZero() {
-		until = r.Until.UnixMilli()
+		until = r.Until.Add(time.Millisecond - 1).UnixMilli() // up: who has the lease was told the whole of it
 	}
 	v := append(make([]byte, 0, leaseSize+len(r.DeadLetter)), leaseFormat, flags)
 	v = append(v, r.Nonce[:]...)
@@ -78,7 +78,8 @@ func decodeLease(v []byte) (*group.LeaseRecord, error) {
 		r.Until = time.UnixMilli(until)
 	}
 	ordered := 0 <= r.Begin && r.Begin <= r.First && r.First <= r.Next
-	timely := 0 <= r.Duration && r.Duration <= group.MaxLease && 0 <= r.Span && r.Span <= group.MaxLease
+	longest := group.MaxLease.Milliseconds()
+	timely := 0 <= long(4) && long(4) <= longest && 0 <= long(5) && long(5) <= longest && 0 <= long(3) && long(3) < 1<<52
 	if !ordered || !timely || r.Deliveries < 0 || r.Count < 0 || r.MaxDeliveries < 0 {
 		return nil, fmt.Errorf("%w: %+v", errLeaseRecord, *r)
 	}

@@ -21,6 +21,29 @@
 // that was empty), KIP-345 (static members), KIP-394 (the id comes first),
 // KIP-814 (a static leader that skips the assignment).
 //
+// # Leases
+//
+// The partitions of a group of leases (Leases) are handed out for a time to
+// whoever takes them; it has no members, and refuses them.
+//
+//	          arrived          take             grant
+//	watched ─────────▶ free ─────────▶ reserved ──────▶ leased
+//	   ▲  ▲              ▲                │ nothing      │ │
+//	   │  └──────────────┼────────────────┘ there        │ │ ack of all
+//	   │                 │ expiry, release               │ │
+//	   │                 ├───────────────────────────────┘ │
+//	   │                 │          delayed ◀── release    │
+//	   │                 └───────────────┘      after a delay
+//	   └───────────────────────────────────────────────────┘
+//
+// A take waits until a partition of its topics is free, the oldest take first,
+// and gets those that were not served for longest. The caller reads them, and
+// leases what it has found, or gives them back. A lease is lost at its deadline to
+// the moment, and the partition is free again at the offset that is committed: at
+// least once, in order, and never by two. How often the record there was handed
+// out is counted; each time half as many are, and one by one at last, so that the
+// record that workers fail at is found and can be set aside.
+//
 // # What callers must do
 //
 // Answers that come in the same Effects as a Record, and later answers of the
