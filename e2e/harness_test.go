@@ -62,7 +62,7 @@ func runTests(m *testing.M) (code int, err error) {
 			_ = cmd.Process.Kill()
 		}
 	}()
-	return m.Run(), nil
+	return m.Run(), contractKept()
 }
 
 // long reports whether the long forms of the tests are asked for.
@@ -173,6 +173,7 @@ func (s *server) restart() {
 		s.addresses = addresses{}
 		return json.Unmarshal(text, &s.addresses)
 	})
+	operators.Store(s.Ops, true)
 }
 
 // launch starts a process and does not wait for anything.

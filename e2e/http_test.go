@@ -32,7 +32,7 @@ type answer struct {
 
 // httpClient follows nothing and decodes nothing, so that a test sees what the server says.
 var httpClient = &http.Client{
-	Transport:     &http.Transport{DisableCompression: true, MaxIdleConnsPerHost: 256},
+	Transport:     checked(&http.Transport{DisableCompression: true, MaxIdleConnsPerHost: 256}),
 	CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	Timeout:       patience + 60*time.Second,
 }
@@ -108,6 +108,7 @@ func (s *server) raw(request string) answer {
 	if err != nil {
 		s.t.Fatalf("%q: %v", clip(line), err)
 	}
+	peek(line, resp)
 	a, err := readAnswer(s.t, clip(line), resp)
 	if err != nil {
 		s.t.Fatalf("%q: %v", clip(line), err)

@@ -64,6 +64,7 @@ func openStream(nc net.Conn, path string, headers ...string) (*stream, error) {
 		return nil, err
 	}
 	if resp.StatusCode != http.StatusOK {
+		peek("GET "+path, resp)
 		return nil, refuse(resp)
 	}
 	return &stream{nc: nc, resp: resp, body: bufio.NewReaderSize(resp.Body, 4<<10)}, nil

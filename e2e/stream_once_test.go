@@ -216,7 +216,7 @@ func TestStreamsExactlyOnce(t *testing.T) {
 	}
 	producer := &fileProducer{
 		addr: p.addr, topic: "file", ends: make([]int64, partitions),
-		client: &http.Client{Transport: &http.Transport{}, Timeout: patience},
+		client: &http.Client{Transport: checked(&http.Transport{}), Timeout: patience},
 	}
 	type result struct {
 		placed [][]string

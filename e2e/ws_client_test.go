@@ -85,6 +85,7 @@ func openSocket(nc net.Conn, headers ...string) (*socket, error) {
 		return nil, err
 	}
 	if resp.StatusCode != http.StatusSwitchingProtocols {
+		peek("GET /v1/ws", resp)
 		return nil, refuse(resp)
 	}
 	// The answer to the key above stands in RFC 6455, section 1.3.

@@ -222,7 +222,7 @@ func TestManySubscribersOnce(t *testing.T) {
 		followers = append(followers, f)
 	}
 	sent := make([]int64, partitions)
-	client := &http.Client{Timeout: patience}
+	client := &http.Client{Transport: checked(http.DefaultTransport), Timeout: patience}
 	for i := range n / 10 {
 		if i == n/20 {
 			s.kill()
