@@ -1,6 +1,9 @@
-// Package web holds the pages that the server shows to a browser: an index that says what is here, and examples that
-// tail a topic over a WebSocket and a partition by long poll. They are plain HTML, CSS and JavaScript, embedded as they
-// are, with no build step, and they speak to the server's API like any other client.
+// Package web holds the pages that the server shows to a browser: an index that says what is here, its documentation, and
+// examples that tail a topic over a WebSocket and a partition by long poll. They are plain HTML, CSS and JavaScript,
+// embedded as they are, with no build step, and they speak to the server's API like any other client.
+//
+// The documentation is written as docs/*.md and, for the reference, as openapi.yaml. `go generate` makes the pages
+// docs/*.html of them, which are committed; a test fails where they are not what their sources say.
 //
 // It is not a console, it keeps no session and it calls nothing of Leat: it imports no other package of ours, and main
 // hands its Handler to the HTTP door.
@@ -8,18 +11,23 @@ package web
 
 import (
 	"bytes"
+	"compress/gzip"
 	"crypto/sha256"
 	"embed"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"io/fs"
 	"net/http"
 	"path"
+	"strconv"
 	"strings"
-	"time"
+	"sync"
 )
 
-//go:embed index.html examples
+//go:generate go test -run ^TestDocs$ -update .
+
+//go:embed index.html examples docs/*.html docs/*.css
 var files embed.FS
 
 // policy lets a page load scripts, styles and data from its own origin and nothing else; inline scripts do not run, so a
@@ -27,15 +35,29 @@ var files embed.FS
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; " +
 	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
-// page is one embedded file as it is served.
+// page is one embedded file as it is served. Each form has a tag of its own.
 type page struct {
 	body        []byte
 	contentType string
 	etag        string
+	// zipped is the body as gzip, made when it is first asked for.
+	zipped func() []byte
 }
 
-// Handler serves the pages: "/" and everything below "/examples/", for GET and HEAD, with strong ETags, so that a browser
-// asks again but loads only what a new version of the program changed. It is safe for concurrent use.
+// zip compresses an embedded file.
+func zip(body []byte) []byte {
+	var b bytes.Buffer
+	z := gzip.NewWriter(&b)
+	_, err := z.Write(body)
+	if err = errors.Join(err, z.Close()); err != nil {
+		panic("web: gzip into memory: " + err.Error())
+	}
+	return b.Bytes()
+}
+
+// Handler serves the pages: "/", and everything below "/docs/" and "/examples/", for GET and HEAD, with strong ETags, so that
+// a browser asks again but loads only what a new version of the program changed; and "/problems/CODE", which leads to the
+// words about a code. It is safe for concurrent use.
 func Handler() http.Handler {
 	pages := map[string]page{}
 	err := fs.WalkDir(files, ".", func(name string, entry fs.DirEntry, err error) error {
@@ -47,8 +69,9 @@ func Handler() http.Handler {
 			return err
 		}
 		sum := sha256.Sum256(body)
-		pages["/"+strings.TrimSuffix(name, "index.html")] = page{
+		pages[address(name)] = page{
 			body: body, contentType: contentType(name), etag: `"` + hex.EncodeToString(sum[:12]) + `"`,
+			zipped: sync.OnceValue(func() []byte { return zip(body) }),
 		}
 		return nil
 	})
@@ -56,6 +79,15 @@ func Handler() http.Handler {
 		panic("web: embedded files: " + err.Error()) // they are part of the program
 	}
 	return handler(pages)
+}
+
+// address is where a file is served: the documentation without the end of its names.
+func address(name string) string {
+	name = strings.TrimSuffix(name, "index.html")
+	if strings.HasPrefix(name, "docs/") {
+		name = strings.TrimSuffix(name, ".html")
+	}
+	return "/" + name
 }
 
 // contentType is fixed for the kinds of file we have: the system's MIME table would make it depend on the machine.
@@ -82,17 +114,70 @@ func (h handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusMethodNotAllowed, "method_not_allowed", "Method not allowed")
 		return
 	}
+	if code, ok := strings.CutPrefix(r.URL.Path, "/problems/"); ok {
+		h.problem(w, code)
+		return
+	}
 	p, ok := h[r.URL.Path]
 	if !ok {
 		refuse(w, http.StatusNotFound, "not_found", "Not found")
 		return
 	}
-	header.Set("Content-Type", p.contentType)
 	header.Set("Content-Security-Policy", policy)
 	header.Set("Referrer-Policy", "no-referrer")
 	header.Set("Cache-Control", "no-cache")
-	header.Set("ETag", p.etag)
-	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(p.body))
+	header.Set("Vary", "Accept-Encoding")
+	body, etag := p.body, p.etag
+	if takesGzip(r.Header) {
+		body, etag = p.zipped(), strings.TrimSuffix(p.etag, `"`)+`-gzip"`
+		header.Set("Content-Encoding", "gzip")
+	}
+	header.Set("ETag", etag)
+	if has(r.Header, etag) {
+		header.Del("Content-Encoding")
+		w.WriteHeader(http.StatusNotModified)
+		return
+	}
+	header.Set("Content-Type", p.contentType)
+	header.Set("Content-Length", strconv.Itoa(len(body)))
+	w.WriteHeader(http.StatusOK)
+	if r.Method == http.MethodGet {
+		_, _ = w.Write(body) // a client that is gone is not our trouble
+	}
+}
+
+// problem leads to the words about a code.
+func (h handler) problem(w http.ResponseWriter, code string) {
+	if code == "" || strings.Trim(code, "abcdefghijklmnopqrstuvwxyz_") != "" || !bytes.Contains(h["/docs/problems"].body, []byte(`<h2 id="`+code+`">`)) {
+		refuse(w, http.StatusNotFound, "not_found", "Not found")
+		return
+	}
+	w.Header().Set("Location", "/docs/problems#"+code)
+	w.Header().Set("Cache-Control", "no-cache")
+	w.WriteHeader(http.StatusFound)
+}
+
+// takesGzip reports whether a client names gzip and does not rule it out.
+func takesGzip(h http.Header) bool {
+	for coding := range strings.SplitSeq(strings.Join(h.Values("Accept-Encoding"), ","), ",") {
+		name, parameter, _ := strings.Cut(coding, ";")
+		if strings.EqualFold(strings.TrimSpace(name), "gzip") {
+			_, weight, given := strings.Cut(parameter, "=")
+			q, err := strconv.ParseFloat(strings.TrimSpace(weight), 64)
+			return !given || err == nil && q > 0
+		}
+	}
+	return false
+}
+
+// has reports whether a client has what the tag stands for.
+func has(h http.Header, etag string) bool {
+	for tag := range strings.SplitSeq(strings.Join(h.Values("If-None-Match"), ","), ",") {
+		if tag = strings.TrimPrefix(strings.TrimSpace(tag), "W/"); tag == etag || tag == "*" {
+			return true
+		}
+	}
+	return false
 }
 
 // refuse answers with a problem document (RFC 9457), as the rest of the HTTP door does; the door has put the request's id

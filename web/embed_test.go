@@ -30,6 +30,11 @@ func get(method, target string, header http.Header) answer {
 func TestHandler(t *testing.T) {
 	for target, wantType := range map[string]string{
 		"/":                       "text/html; charset=utf-8",
+		"/docs/":                  "text/html; charset=utf-8",
+		"/docs/groups":            "text/html; charset=utf-8",
+		"/docs/reference":         "text/html; charset=utf-8",
+		"/docs/problems":          "text/html; charset=utf-8",
+		"/docs/docs.css":          "text/css; charset=utf-8",
 		"/examples/tail.html":     "text/html; charset=utf-8",
 		"/examples/tail.js":       "text/javascript; charset=utf-8",
 		"/examples/page.js":       "text/javascript; charset=utf-8",

@@ -30,6 +30,9 @@ const topicsPath = "/v1/topics/"
 func (s *Server) routes() []route {
 	return []route{
 		{http.MethodGet, "/", s.getWeb},
+		{http.MethodGet, "/docs/", s.getWeb},
+		{http.MethodGet, "/docs/{page}", s.getWeb},
+		{http.MethodGet, "/problems/{code}", s.getWeb},
 		{http.MethodGet, "/examples/{file}", s.getWeb},
 		{http.MethodGet, "/healthz", s.getHealth},
 		{http.MethodGet, "/readyz", s.getReady},

@@ -1,0 +1,107 @@
+package web
+
+import (
+	"bytes"
+	"compress/gzip"
+	"io"
+	"net/http"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// TestProblemLinks proves that the type of each problem that openapi.yaml lists leads to an anchor of the page of problems, and
+// that nothing else leads anywhere.
+func TestProblemLinks(t *testing.T) {
+	text, err := os.ReadFile("../openapi.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var doc struct {
+		Components struct {
+			Schemas struct {
+				ProblemCode struct{ Enum []string } `yaml:"ProblemCode"`
+			}
+		}
+	}
+	if err := yaml.Unmarshal(text, &doc); err != nil {
+		t.Fatal(err)
+	}
+	codes := doc.Components.Schemas.ProblemCode.Enum
+	if len(codes) < 90 {
+		t.Fatalf("%d codes", len(codes))
+	}
+	for _, code := range codes {
+		got := get(http.MethodGet, "/problems/"+code, nil)
+		if got.status != http.StatusFound || got.header.Get("Location") != "/docs/problems#"+code {
+			t.Errorf("%s: %d %s", code, got.status, got.header.Get("Location"))
+		}
+	}
+	for _, bad := range []string{"", "x", "unknown_topi", "..", "unknown_topic/", `"><`, "schemas"} {
+		if got := get(http.MethodGet, "http://x/problems/"+strings.ReplaceAll(bad, `"><`, "%22%3E%3C"), nil); got.status != http.StatusNotFound {
+			t.Errorf("%q: %d", bad, got.status)
+		}
+	}
+}
+
+// TestDocsHold proves that the pages of the documentation have every page and anchor that they lead to, load nothing from
+// elsewhere, and have no script or style that their policy would stop.
+func TestDocsHold(t *testing.T) {
+	inline := regexp.MustCompile(`<script|<style|<img|\sstyle=|\son[a-z]+=|src=|url\(|@import`)
+	link := regexp.MustCompile(`href="([^"]*)"`)
+	served := regexp.MustCompile(`^/(openapi\.yaml|openapi\.json)$`)
+	for target := range Handler().(handler) {
+		if !strings.HasPrefix(target, "/docs/") {
+			continue
+		}
+		body := get(http.MethodGet, target, nil).body
+		if found := inline.FindString(body); found != "" {
+			t.Errorf("%s has %q", target, found)
+		}
+		if n := strings.Count(body, "<h1>"); strings.HasSuffix(target, ".css") != (n == 0) {
+			t.Errorf("%s has %d headings of the first order", target, n)
+		}
+		for _, m := range link.FindAllStringSubmatch(body, -1) {
+			to, anchor, _ := strings.Cut(m[1], "#")
+			if to == "" {
+				to = target
+			}
+			if strings.HasPrefix(to, "https://") || strings.HasPrefix(to, "data:") || served.MatchString(to) {
+				continue
+			}
+			page := get(http.MethodGet, to, nil)
+			if page.status != http.StatusOK || anchor != "" && !strings.Contains(page.body, ` id="`+anchor+`"`) {
+				t.Errorf("%s leads to %s: %d", target, m[1], page.status)
+			}
+		}
+	}
+}
+
+// TestGzip proves that a client that takes gzip gets the same page smaller and under a tag of its own, and another the page
+// as it is.
+func TestGzip(t *testing.T) {
+	plain := get(http.MethodGet, "/docs/reference", nil)
+	for accept, want := range map[string]bool{"gzip": true, "br, GZIP;q=0.5": true, "gzip;q=0": false, "br": false, "gzip;q=x": false} {
+		got := get(http.MethodGet, "/docs/reference", http.Header{"Accept-Encoding": {accept}})
+		if is := got.header.Get("Content-Encoding") == "gzip"; is != want || got.header.Get("Vary") != "Accept-Encoding" {
+			t.Errorf("%s: %v", accept, got.header)
+		}
+		if !want {
+			continue
+		}
+		z, err := gzip.NewReader(bytes.NewReader([]byte(got.body)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if text, err := io.ReadAll(z); err != nil || string(text) != plain.body || len(got.body) > len(plain.body)/4 || got.header.Get("ETag") == plain.header.Get("ETag") {
+			t.Errorf("%s: %d bytes of %d, %v, %v", accept, len(got.body), len(plain.body), got.header, err)
+		}
+		again := get(http.MethodGet, "/docs/reference", http.Header{"Accept-Encoding": {accept}, "If-None-Match": {got.header.Get("ETag")}})
+		if again.status != http.StatusNotModified || again.body != "" {
+			t.Errorf("%s again: %d", accept, again.status)
+		}
+	}
+}
