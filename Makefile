@@ -34,6 +34,7 @@ SOAK ?= 10m
 FRAMES ?= 10m
 KILLS ?= 500
 CHURN ?= 10m
+HTTPFUZZ ?= 2m
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
@@ -84,8 +85,8 @@ clients: build test-tools ## Only the Kafka clients of others, the quick ones
 	@echo "test: Kafka clients"
 	@LEAT_BIN=$(LEAT) go test -count=1 -timeout 10m ./e2e/conformance/
 
-conformance: build test-tools conformance-tools ## All Kafka clients of others; writes api/kafka/CLIENTS.md
-	@LEAT_LONG=1 LEAT_BIN=$(LEAT) go test -count=1 -timeout 60m -v ./e2e/conformance/
+conformance: build test-tools conformance-tools ## All Kafka clients of others, and requests made up from openapi.yaml (HTTPFUZZ=2m); writes api/kafka/CLIENTS.md
+	@LEAT_LONG=1 LEAT_HTTP_FUZZ=$(HTTPFUZZ) LEAT_BIN=$(LEAT) go test -count=1 -timeout 60m -v ./e2e/conformance/
 
 bench: build ## Benchmarks of the binary against bare loops; takes minutes
 	@LEAT_BIN=$(LEAT) go test -count=1 -timeout 60m -run '^$$' -bench . ./e2e/bench/
@@ -181,7 +182,7 @@ conformance-tools:
 		echo "conformance: installing $${missing[*]}"; \
 		{ $(APT_INSTALL) "$${missing[@]}" >/dev/null; } || echo "conformance: apt-get failed"; \
 	fi
-	@for part in platformatic python java; do \
+	@for part in platformatic python schemathesis java; do \
 		log=$(INSTALLED)/$$part.log; \
 		if $(MAKE) -s $(INSTALLED)/$$part.done >"$$log" 2>&1; then rm "$$log"; else rm -f $(INSTALLED)/$$part.done; echo "conformance: no $$part"; tail -n 5 "$$log"; fi; \
 	done
@@ -193,6 +194,11 @@ $(INSTALLED)/platformatic.done: $(CONFORMANCE)/platformatic/package.json $(CONFO
 $(INSTALLED)/python.done: $(CONFORMANCE)/python/requirements.txt
 	@rm -rf $(INSTALLED)/python && python3 -m venv $(INSTALLED)/python
 	@$(INSTALLED)/python/bin/pip install -q --disable-pip-version-check --no-deps -r $<
+	@touch $@
+
+$(INSTALLED)/schemathesis.done: $(CONFORMANCE)/schemathesis/requirements.txt
+	@rm -rf $(INSTALLED)/schemathesis && python3 -m venv $(INSTALLED)/schemathesis
+	@$(INSTALLED)/schemathesis/bin/pip install -q --disable-pip-version-check --no-deps -r $<
 	@touch $@
 
 # ecj, a compiler for which a JRE is enough, is one of the dependencies.

@@ -63,6 +63,19 @@ func long() bool { return os.Getenv("LEAT_LONG") == "1" }
 // not wait long for more members.
 func serve(t *testing.T, args ...string) string {
 	t.Helper()
+	_, kafka := serveDoors(t, args...)
+	return kafka
+}
+
+// serveHTTP is serve, for the address of the HTTP door.
+func serveHTTP(t *testing.T, args ...string) string {
+	t.Helper()
+	http, _ := serveDoors(t, args...)
+	return http
+}
+
+func serveDoors(t *testing.T, args ...string) (http, kafka string) {
+	t.Helper()
 	ready := filepath.Join(t.TempDir(), "ready.json")
 	cmd := exec.Command(bin, append([]string{
 		"serve", "--data-dir", filepath.Join(t.TempDir(), "data"), "--http-addr", "127.0.0.1:0", "--kafka-addr", "127.0.0.1:0",
@@ -82,6 +95,7 @@ func serve(t *testing.T, args ...string) string {
 		}
 	})
 	var addresses struct {
+		HTTP  string `json:"http"`
 		Kafka string `json:"kafka"`
 	}
 	tick := time.NewTicker(2 * time.Millisecond)
@@ -92,9 +106,9 @@ func serve(t *testing.T, args ...string) string {
 			continue
 		}
 		if json.Unmarshal(text, &addresses) == nil {
-			return addresses.Kafka
+			return addresses.HTTP, addresses.Kafka
 		}
 	}
 	t.Fatalf("leat is not ready after %v%s", patience, stderr.last())
-	return ""
+	return "", ""
 }
