@@ -132,7 +132,7 @@ func (c *GroupDeleteCmd) deleted(resps kadm.DeleteGroupResponses, name string, s
 		std.sayf("group %s is not there", name)
 		return nil
 	case errors.Is(resp.Err, kerr.NonEmptyGroup):
-		return fmt.Errorf("delete group %s: it has members; stop them first", name)
+		return fmt.Errorf("delete group %s: it has members, or leases that live; stop them first", name)
 	case resp.Err != nil:
 		return c.groupFailed("delete group", name, detailed(resp.Err, resp.ErrMessage))
 	}

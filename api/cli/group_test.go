@@ -103,7 +103,7 @@ func TestGroupDelete(t *testing.T) {
 	}{
 		{"delete none", 1, []string{"group none: no such group at "}},
 		{"delete none --if-exists", 0, []string{"leat: group none is not there"}},
-		{"delete busy", 1, []string{"delete group busy: it has members; stop them first"}},
+		{"delete busy", 1, []string{"delete group busy: it has members, or leases that live; stop them first"}},
 		{"delete g busy h h", 1, []string{"leat: group g deleted\nleat: group h deleted\n", "leat: delete group busy", "1 of 3 groups not deleted"}},
 		{"delete", 2, []string{"group"}},
 		{"describe g", 1, []string{"group g: no such group at "}},

@@ -1,4 +1,4 @@
-// Package rest is the HTTP door: topics, produce, long-poll fetch and streams
+// Package rest is the HTTP door: topics, groups, produce, long-poll fetch and streams
 // as JSON, NDJSON, server-sent events, plain bytes and raw record batches, and
 // the health pages. It translates between HTTP and broker and decides nothing
 // about records itself.
@@ -28,6 +28,14 @@
 // asks. An encoder counts in the Budget; an answer that finds no room there goes
 // as it is. Raw batches leave by sendfile, and answers with an entity tag as they
 // are: neither is compressed.
+//
+// # Groups
+//
+// A worker of a group is no session here: each request carries what it is about,
+// and the leases are the broker's. What this door adds is the answer: records
+// of a lease are looked through before the first byte, and a lease that cannot be
+// shown, or whose client is gone before that, is given back. An ETag stands for a
+// state, and If-Match is compared by the broker in the step that changes it.
 //
 // # Streams
 //

@@ -5,11 +5,14 @@ import (
 	"errors"
 	"net/http"
 	"net/url"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/go-chi/chi/v5"
+	"github.com/go-json-experiment/json/jsontext"
 
 	"leat/api"
 	"leat/broker"
@@ -80,6 +83,50 @@ func FuzzSeconds(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		if d, err := seconds("wait", text, time.Minute); err == nil && (d < 0 || d > time.Minute) {
 			t.Fatalf("%q is %v", text, d)
+		}
+	})
+}
+
+// Whatever the header, its tags are entity tags that say the same when they are
+// read again, or it is an error; a condition is never taken for none.
+func FuzzTags(f *testing.F) {
+	for _, seed := range []string{`"a"`, `*`, `W/"a", "b"`, `"a" "b"`, `"`, ``, `,`, `"a",`, `"a,b"`, `w/"a"`, "\"a\"\t,\"b\"", `*,"a"`} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		read := func(text string) (*tagList, error) {
+			return readTags(&http.Request{Header: http.Header{"If-Match": {text}}}, "If-Match")
+		}
+		list, err := read(text)
+		if err != nil {
+			return
+		}
+		if list == nil || !list.any && len(list.tags) == 0 {
+			t.Fatalf("%q is no condition", text)
+		}
+		for _, tag := range list.tags {
+			if opaque := strings.TrimPrefix(tag, "W/"); len(opaque) < 2 || strings.Count(opaque, `"`) != 2 || opaque[0] != '"' || opaque[len(opaque)-1] != '"' {
+				t.Fatalf("%q has the tag %q", text, tag)
+			}
+		}
+		if again, err := read(strings.Join(list.tags, ", ")); !list.any && (err != nil || !slices.Equal(again.tags, list.tags)) {
+			t.Fatalf("%q: %v, then %v, %v", text, list, again, err)
+		}
+	})
+}
+
+// Whatever the JSON value, it is an offset or an error, and an offset is what it
+// says.
+func FuzzOffsetValue(f *testing.F) {
+	for _, seed := range []string{`7`, `"7"`, `-1`, `1.5`, `1e3`, `"tank"`, `null`, `9223372036854775808`, `"\u0037"`, `[]`} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		if !jsontext.Value(text).IsValid() {
+			return
+		}
+		if n, err := offsetValue("offset", jsontext.Value(text)); err == nil && (n < 0 || plainText(jsontext.Value(text)) != strconv.FormatInt(n, 10)) {
+			t.Fatalf("%q is %d", text, n)
 		}
 	})
 }
