@@ -57,6 +57,28 @@ func (b *Broker) AlterTopic(ctx context.Context, p auth.Principal, name string, 
 	return b.describe(now), b.configs().topicEntries(now.Configs), nil
 }
 
+// DeleteTopic deletes a topic unless ask, which is asked about it as it is in the
+// turn that it is deleted in, has an error.
+func (b *Broker) DeleteTopic(ctx context.Context, p auth.Principal, name string, ask func(t *Topic, configs []ConfigEntry) error) error {
+	if err := b.take(ctx, b.admin); err != nil {
+		return err
+	}
+	defer b.admin.give()
+	t, err := b.resolve(p, auth.Delete, TopicRef{Name: name})
+	if err != nil {
+		return err
+	}
+	described := b.describe(t)
+	if err := ask(&described, b.configs().topicEntries(t.Configs)); err != nil {
+		return err
+	}
+	errs, err := b.removeInTurn(ctx, &controller.DeleteTopics{IDs: []TopicID{t.ID}})
+	if err != nil {
+		return err
+	}
+	return errs[0]
+}
+
 // planChange finds the topic and checks who asks and what, but for the number of
 // partitions.
 func (b *Broker) planChange(p auth.Principal, name string, c *TopicChange) (*controller.Topic, map[string]*string, error) {

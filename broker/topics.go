@@ -350,6 +350,11 @@ func (b *Broker) remove(ctx context.Context, ev *controller.DeleteTopics) ([]err
 		return nil, err
 	}
 	defer b.admin.give()
+	return b.removeInTurn(ctx, ev)
+}
+
+// removeInTurn is remove for who has the turn of b.admin.
+func (b *Broker) removeInTurn(ctx context.Context, ev *controller.DeleteTopics) ([]error, error) {
 	reply, err := b.proposer.Propose(ctx, ev)
 	if err != nil {
 		return nil, err

@@ -180,6 +180,13 @@ func (s *Server) deleteGroup(w *responseWriter, r *http.Request) error {
 	if _, err := parseParams(r); err != nil {
 		return err
 	}
+	c, err := readConditions(r)
+	if err == nil {
+		err = c.check("", true) // a group has no tag that could be given
+	}
+	if err != nil {
+		return err
+	}
 	if err := s.broker.DeleteGroups(r.Context(), principal(r), []string{id})[0]; err != nil {
 		return err
 	}

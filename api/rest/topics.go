@@ -182,6 +182,12 @@ func tagOf(d *topicDetail) string {
 	return entityTag(text)
 }
 
+// ofTopic checks the conditions of a change of a topic.
+func (c conditions) ofTopic(t *broker.Topic, entries []broker.ConfigEntry) error {
+	d := detailOf(t, entries)
+	return c.check(tagOf(&d), true)
+}
+
 // patchTopic changes a topic by a merge patch (RFC 7396): a config's value sets
 // it, null puts it back to its default, and what is not named stays; null for
 // all configs puts all of them back. Partitions can grow.
@@ -205,10 +211,7 @@ func (s *Server) patchTopic(w *responseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	change.If = func(t *broker.Topic, entries []broker.ConfigEntry) error {
-		d := detailOf(t, entries)
-		return c.check(tagOf(&d), true)
-	}
+	change.If = c.ofTopic
 	t, entries, err := s.broker.AlterTopic(r.Context(), principal(r), name, change, validate)
 	if err != nil {
 		return api.ProblemOf(err).At(name, api.AnyPartition)
@@ -268,7 +271,11 @@ func (s *Server) deleteTopic(w *responseWriter, r *http.Request) error {
 	if _, err := parseParams(r); err != nil {
 		return err
 	}
-	if err := s.broker.DeleteTopics(r.Context(), principal(r), []broker.TopicRef{{Name: name}})[0].Err; err != nil {
+	c, err := readConditions(r)
+	if err != nil {
+		return err
+	}
+	if err := s.broker.DeleteTopic(r.Context(), principal(r), name, c.ofTopic); err != nil {
 		return api.ProblemOf(err).At(name, api.AnyPartition)
 	}
 	w.WriteHeader(http.StatusNoContent)

@@ -338,3 +338,22 @@ func TestConnectionAfterRefusal(t *testing.T) {
 		t.Errorf("%v: %s", err, text)
 	}
 }
+
+// A topic or a group is deleted only as the client knows it, if it says so.
+func TestConditionalDelete(t *testing.T) {
+	d := openDoor(t)
+	d.topic("t", 1)
+	tag := d.do("GET", "/v1/topics/t", nil).want(t, 200, "").Header.Get("ETag")
+	d.addPartitions(2)
+	for value, code := range map[string]string{tag: "precondition_failed", `"x"`: "precondition_failed", "x": "invalid_parameter"} {
+		status := map[string]int{"precondition_failed": 412, "invalid_parameter": 400}[code]
+		d.do("DELETE", "/v1/topics/t", nil, "If-Match", value).want(t, status, code)
+	}
+	d.do("DELETE", "/v1/topics/t", nil, "If-None-Match", "*").want(t, 412, "precondition_failed")
+	d.do("PUT", "/v1/groups/g/offsets", `{"offsets":[{"topic":"t","partition":0,"offset":1}]}`, "Content-Type", mediaJSON).want(t, 200, "")
+	d.do("DELETE", "/v1/groups/g", nil, "If-Match", `"x"`).want(t, 412, "precondition_failed")
+	d.do("DELETE", "/v1/groups/g", nil, "If-Match", "*").want(t, 204, "")
+	now := d.do("GET", "/v1/topics/t", nil).want(t, 200, "").Header.Get("ETag")
+	d.do("DELETE", "/v1/topics/t", nil, "If-Match", now).want(t, 204, "")
+	d.do("DELETE", "/v1/topics/t", nil, "If-Match", "*").want(t, 404, "unknown_topic")
+}
