@@ -167,16 +167,24 @@ func (s *shard) collect() {
 		if pl == nil {
 			return
 		}
-		now := s.now()
+		var groups []*held
 		for pl != nil {
 			next := pl.next
 			if pl.index == 0 {
 				s.parked = false
 			} else if w := s.watches[pl.index]; w != nil {
 				w.parked = false
-				s.lease(w.h, w.h.leases.Arrived(now, w.at))
+				if len(w.h.arrived) == 0 {
+					groups = append(groups, w.h)
+				}
+				w.h.arrived = append(w.h.arrived, w.at)
 			}
 			pl = next
+		}
+		for _, h := range groups {
+			e := h.leases.Arrived(s.now(), h.arrived...)
+			h.arrived = h.arrived[:0]
+			s.lease(h, e)
 		}
 	}
 }

@@ -87,6 +87,7 @@ type held struct {
 	// leases are those of a group of them, nil until they are needed.
 	leases  *group.Leases
 	watches map[group.Partition]*watch
+	arrived []group.Partition // that places have told of, while they are collected
 
 	due        time.Time
 	index      int // in timers, -1 for none

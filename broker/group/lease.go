@@ -330,10 +330,15 @@ func (l *Leases) settle(s *slot) {
 	}
 }
 
-// Arrived says that what a watch waited for is there, or that the partition is
-// gone, which whoever reads it finds out.
-func (l *Leases) Arrived(now time.Time, at Partition) LeaseEffects {
-	if s := l.slot(at, false); s != nil {
+// Arrived says that what the watches of partitions waited for is there, or that
+// they are gone, which whoever reads them finds out. What is told together is
+// handed out together.
+func (l *Leases) Arrived(now time.Time, all ...Partition) LeaseEffects {
+	for _, at := range all {
+		s := l.slot(at, false)
+		if s == nil {
+			continue
+		}
 		s.watching = false
 		if from := max(s.position(), s.start); s.phase == watched && from < math.MaxInt64 {
 			s.end = from + 1
