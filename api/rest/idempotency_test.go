@@ -2,12 +2,15 @@ package rest
 
 import (
 	"bytes"
+	"compress/gzip"
 	"fmt"
 	"net/http"
 	"strings"
 	"testing"
 
 	"github.com/go-json-experiment/json"
+
+	"leat/api"
 )
 
 // tried sends a produce and checks the answer's status.
@@ -37,6 +40,7 @@ func TestIdempotencyKey(t *testing.T) {
 	d := openDoor(t)
 	d.topic("t", 4, "max.message.bytes", "2000")
 	d.topic("u", 4)
+	const event = `{"specversion":"1.0","id":"42","source":"/s","type":"t","data":{"a":1}}`
 	var many strings.Builder
 	for i := range 1500 {
 		fmt.Fprintf(&many, "{\"key\":\"k%d\",\"value\":\"%s\"}\n", i%50, strings.Repeat("x", i%90))
@@ -59,6 +63,11 @@ func TestIdempotencyKey(t *testing.T) {
 		{produceT0, mediaJSON, `[{"value":1}]`, `[{"value":1} ]`, nil},
 		{produceT, mediaBytes, "one value", "another", []string{"Record-Key", "k", "Record-Header-A", "1"}},
 		{produceT0, mediaBytes, "one value", "another", nil},
+		{produceT + "?value=line&key_pointer=/k", mediaNDJSON, "{\"k\":\"a\"}\n{\"k\":\"b\"}\n", "{\"k\":\"a\"}\n", nil},
+		{produceT + "?raw=true", "application/x-anything", "one value", "another", nil},
+		{produceT, api.MediaEvent, event, strings.Replace(event, "42", "43", 1), nil},
+		{produceT, api.MediaEventBatch, "[" + event + "," + event + "]", "[" + event + "]", nil},
+		{produceT, "text/plain", "data", "other data", []string{"Ce-Specversion", "1.0", "Ce-Id", "1", "Ce-Source", "/s", "Ce-Type", "t"}},
 	} {
 		key := fmt.Sprintf("request-%d", i)
 		headers := append([]string{"Idempotency-Key", key}, tc.headers...)
@@ -104,6 +113,8 @@ func TestIdempotencyDecides(t *testing.T) {
 		{produceT0, []string{"Content-Type", mediaBytes, "Record-Key-B64", "YQ==", "Record-Header-X", "1"}, false},
 		{produceT0, []string{"Content-Type", mediaNDJSON}, false},
 		{produceT0 + "?value=line", []string{"Content-Type", mediaNDJSON}, false},
+		{produceT0 + "?value=line&key_pointer=/value", []string{"Content-Type", mediaNDJSON}, false},
+		{produceT0 + "?raw=true", []string{"Content-Type", mediaBytes, "Record-Key", "a", "Record-Header-X", "1"}, false},
 		{produceT, []string{"Content-Type", mediaBytes, "Record-Key", "a", "Record-Header-X", "1"}, false},
 		{"/v1/topics/t/partitions/1/records", []string{"Content-Type", mediaBytes, "Record-Key", "a", "Record-Header-X", "1"}, false},
 	} {
@@ -117,6 +128,22 @@ func TestIdempotencyDecides(t *testing.T) {
 	if end := d.end("t"); end != 1 {
 		t.Errorf("%d records", end)
 	}
+}
+
+// TestIdempotencyCoding proves that it is the decoded body that makes a request the
+// same.
+func TestIdempotencyCoding(t *testing.T) {
+	d := openDoor(t)
+	d.topic("t", 1)
+	const body = `[{"value":1}]`
+	first := d.tried(produceT, mediaJSON, body, "Idempotency-Key", "the-same-key").want(t, 200, "")
+	var coded bytes.Buffer
+	w := gzip.NewWriter(&coded)
+	if _, err := w.Write([]byte(body)); err != nil || w.Close() != nil {
+		t.Fatal(err)
+	}
+	d.wantReplay(first, produceT, mediaJSON, coded.String(), "Idempotency-Key", "the-same-key", "Content-Encoding", "gzip")
+	d.wantReplay(first, produceT, mediaJSON+"; charset=utf-8", body, "Idempotency-Key", "the-same-key")
 }
 
 // TestIdempotencyKeyUnused proves that a request that is refused leaves its key
