@@ -243,3 +243,43 @@ func TestKeyIDsAreNobodys(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 }
+
+// TestSequenceAtOnce proves that of a producer's request that is sent twice at once
+// one is written; the other does not say that it was at its own time.
+func TestSequenceAtOnce(t *testing.T) {
+	b := open(t, disk.NewMem(), nil)
+	create(t, b, "t", 1, nil)
+	id, _, err := b.InitProducerID(t.Context(), auth.Anonymous)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var sets [3]*RecordSet
+	begin := func(i int) {
+		if sets[i], err = b.NewRecordSet(t.Context(), auth.Anonymous, "t"); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(sets[i].Close)
+		if err := sets[i].Identify(ProducerSequence{ID: id}, 0); err != nil {
+			t.Fatal(err)
+		}
+		if err := sets[i].Add(0, -1, nil, []byte("v"), nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	begin(0)
+	begin(1) // which knows nothing of the other
+	for i, want := range []PartitionResult{
+		{Count: 1, Timestamp: -1}, {Count: 1, Timestamp: -1, Duplicate: true, Untimed: true}, {Count: 1, Timestamp: -1, Duplicate: true},
+	} {
+		if i == 2 {
+			begin(2)
+			if sets[2].Now() != sets[0].Now() {
+				t.Errorf("the time is %d, was %d", sets[2].Now(), sets[0].Now())
+			}
+		}
+		got, err := sets[i].Produce(t.Context(), AcksAll, time.Minute)
+		if err != nil || got[0] != want {
+			t.Errorf("try %d: %+v, %v, want %+v", i, got, err, want)
+		}
+	}
+}

@@ -65,7 +65,10 @@ type PartitionResult struct {
 	// Duplicate says that an earlier try had written the batch; the offsets are
 	// those of then.
 	Duplicate bool
-	Err       error
+	// Untimed says that it is not known any more when that was, and so not which
+	// time the records have that came without one.
+	Untimed bool
+	Err     error
 }
 
 // maxKeptBuilder is the largest buffer that is kept for the next set.
@@ -317,6 +320,8 @@ func (s *RecordSet) Append(_ context.Context, acks Acks) (*Pending, error) {
 			pending.produced.append(i, part, batch, true)
 		}
 		if s.origin != nil {
+			// Another try may have come in between.
+			pending.results[i].Untimed = pending.produced.results[i].Duplicate && (of.was == nil || s.origin.stamp < 0)
 			s.origin.note(of.partition, pending.produced.results[i].Err)
 		}
 	}

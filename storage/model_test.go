@@ -147,7 +147,7 @@ func (r *modelRun) randomBatch() record.Batch {
 
 func (r *modelRun) append() {
 	b := r.randomBatch()
-	original, pid := record.Batch(nil), int64(-1)
+	pid := int64(-1)
 	if r.rng.IntN(3) == 0 {
 		pid = r.rng.Int64N(4)
 		b = withProducer(b, pid, 0, r.pids[pid])
@@ -157,7 +157,7 @@ func (r *modelRun) append() {
 		b = r.stamped(b, pid, int32(r.ids%2))
 		r.ids++
 	}
-	original = bytes.Clone(b)
+	original := bytes.Clone(b)
 	at, err := r.log.Append(Append{Batch: b, Epoch: r.epoch})
 	if err != nil {
 		r.t.Fatalf("append: %v", err)

@@ -123,6 +123,8 @@ func (o *outcome) time(i int, res *broker.PartitionResult) int64 {
 	switch {
 	case res.Timestamp >= 0:
 		return res.Timestamp
+	case res.Untimed:
+		return -1
 	case i < len(o.times):
 		return o.times[i]
 	}

@@ -214,7 +214,11 @@ func (p *production) full(t text, results []broker.PartitionResult) text {
 			if ts < 0 {
 				ts = p.times[i]
 			}
-			t = t.integer("offset", res.Base+taken[at]).integer("timestamp", ts).duplicate(res)
+			t = t.integer("offset", res.Base+taken[at])
+			if !res.Untimed {
+				t = t.integer("timestamp", ts)
+			}
+			t = t.duplicate(res)
 		}
 		taken[at]++
 		t.b = append(t.b, '}')
