@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"slices"
 
 	"leat/auth"
 	"leat/replication/controller"
@@ -26,8 +27,8 @@ type PartitionLag struct {
 }
 
 // GroupLag says how far a group is behind in each partition of the topics, or
-// with nil of those that it has committed and that p may describe. It needs
-// auth.Describe for the group and the topics.
+// with nil of those that it has committed or leased and that p may describe. It
+// needs auth.Describe for the group and the topics.
 func (b *Broker) GroupLag(ctx context.Context, p auth.Principal, id string, topics []string) ([]PartitionLag, error) {
 	if err := b.allowedGroup(p, auth.Describe, id); err != nil {
 		return nil, err
@@ -43,7 +44,7 @@ func (b *Broker) GroupLag(ctx context.Context, p auth.Principal, id string, topi
 		return nil, errors.Join(err, unknownGroup(id))
 	}
 	if topics == nil {
-		all, err := b.allOffsets(p, s, id)
+		all, err := b.begun(p, s, id)
 		if err != nil {
 			return nil, err
 		}
@@ -80,6 +81,24 @@ func (b *Broker) GroupLag(ctx context.Context, p auth.Principal, id string, topi
 		}
 	}
 	return out, nil
+}
+
+// begun is what a group has committed, and with offset -1 the partitions that it
+// leased and has committed nothing of: it may be stuck at their first record.
+func (b *Broker) begun(p auth.Principal, s *shard, id string) ([]CommittedOffset, error) {
+	all, err := b.allOffsets(p, s, id)
+	if err != nil {
+		return nil, err
+	}
+	state := b.proposer.State()
+	err = s.store.leases(id, false, func(_ string, topic TopicID, partition int32, _ []byte) error {
+		if t := state.Topic(topic); t != nil && b.allowed(p, auth.Describe, t.Name) {
+			all = append(all, CommittedOffset{Topic: t.Name, Partition: partition, Offset: -1})
+		}
+		return nil
+	})
+	slices.SortStableFunc(all, byPartition)
+	return slices.CompactFunc(all, func(x, y CommittedOffset) bool { return byPartition(x, y) == 0 }), err
 }
 
 // lag is how far behind an offset is.

@@ -75,3 +75,32 @@ func TestLagOfOddTimes(t *testing.T) {
 		}
 	}
 }
+
+// A group that works at its first records, and has committed none yet, is behind
+// by all of them.
+func TestLagBeforeTheFirstAck(t *testing.T) {
+	b := open(t, disk.NewMem(), quickGroups)
+	create(t, b, "orders", 2, nil)
+	produce(t, b, AcksAll, "orders", 0, "a", "b")
+	produce(t, b, AcksAll, "orders", 1, "c")
+	w := &worker{t, b, "g"}
+	for got := 0; got < 2; {
+		leases := w.take(LeaseRequest{Topics: []string{"orders"}, Wait: MaxLeaseWait})
+		got += len(leases)
+		for i := range leases {
+			if leases[i].Partition == 1 {
+				w.ack(&leases[i], -1)
+			}
+		}
+	}
+	lags, err := b.GroupLag(t.Context(), auth.Anonymous, "g", nil)
+	if err != nil || len(lags) != 2 {
+		t.Fatal(lags, err)
+	}
+	if l := lags[0]; l.Partition != 0 || l.Committed != -1 || l.Lag != 2 {
+		t.Errorf("%+v, want 2 behind nothing", l)
+	}
+	if l := lags[1]; l.Partition != 1 || l.Committed != 1 || l.Lag != 0 {
+		t.Errorf("%+v, want none behind 1", l)
+	}
+}
