@@ -3,7 +3,6 @@ package rest
 import (
 	"mime"
 	"net/http"
-	"net/url"
 	"strings"
 
 	"leat/api"
@@ -28,7 +27,7 @@ func (s *Server) produceMedia(w *responseWriter, r *http.Request, partition int3
 	case raw && event:
 		return "", api.InvalidParameter("raw", "does not apply to a CloudEvent, which the ce- headers say that this is")
 	case raw:
-		return formRaw, s.checkSimple(r, media)
+		return formRaw, nil
 	case event:
 		return formEvent, nil
 	}
@@ -37,27 +36,6 @@ func (s *Server) produceMedia(w *responseWriter, r *http.Request, partition int3
 		offers = append(offers, mediaBatch)
 	}
 	return requestMedia(w, r, "Accept-Post", offers...)
-}
-
-// checkSimple refuses a body that a page of another origin may send without
-// having asked, by the type that a form or a plain fetch gives it.
-func (s *Server) checkSimple(r *http.Request, media string) error {
-	switch media {
-	case "", "text/plain", "application/x-www-form-urlencoded", "multipart/form-data":
-	default:
-		return nil
-	}
-	origins := r.Header["Origin"]
-	if len(origins) == 0 || len(origins) == 1 && s.origins.Allows(origins[0]) {
-		return nil
-	}
-	if u, err := url.Parse(origins[0]); len(origins) == 1 && err == nil && u.Host != "" && strings.EqualFold(u.Host, r.Host) {
-		return nil
-	}
-	return &api.Problem{
-		Status: http.StatusForbidden, Code: "origin_not_allowed", Title: "Origin not allowed",
-		Detail: "a page of another origin may send this Content-Type only if the origin is among the allowed ones",
-	}
 }
 
 // parse reads the whole body into rs and says what is wrong with it.

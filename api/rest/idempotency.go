@@ -3,7 +3,6 @@ package rest
 import (
 	"crypto/sha256"
 	"encoding/binary"
-	"mime"
 	"net/http"
 	"slices"
 	"strconv"
@@ -185,10 +184,6 @@ const maxProducerBody = 64 << 10
 // createProducer gives a client a producer id, for Producer-Id.
 func (s *Server) createProducer(w *responseWriter, r *http.Request) error {
 	if _, err := parseParams(r); err != nil {
-		return err
-	}
-	media, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
-	if err := s.checkSimple(r, media); err != nil {
 		return err
 	}
 	b, err := s.readBody(w, r, maxProducerBody)
