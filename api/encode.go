@@ -20,6 +20,11 @@ type Form struct {
 	// Lines writes what has a raw CR or LF as a string, where it is escaped, so
 	// that a record is one line.
 	Lines bool
+	// Events shows records as CloudEvents: one of EventsOnly and EventsWrap; ""
+	// does not. As is "" then.
+	Events string
+	// Topic is the topic's name, for EventsWrap.
+	Topic string
 }
 
 // The values of Form.As.
@@ -36,6 +41,9 @@ const (
 // which much is control characters. null is a null value
 // and nothing else: the bytes of the word null are text. It never fails.
 func AppendRecord(dst []byte, partition int32, r *record.Record, f Form) []byte {
+	if f.Events != "" {
+		return f.appendEvent(dst, partition, r)
+	}
 	dst = append(dst, `{"partition":`...)
 	dst = strconv.AppendInt(dst, int64(partition), 10)
 	dst = append(dst, `,"offset":`...)
@@ -44,14 +52,23 @@ func AppendRecord(dst []byte, partition int32, r *record.Record, f Form) []byte 
 	dst = strconv.AppendInt(dst, r.Timestamp, 10)
 	dst = f.member(dst, `,"key`, r.Key)
 	dst = f.member(dst, `,"value`, r.Value)
-	dst = append(dst, `,"headers":[`...)
-	for i := range r.Headers {
+	dst = append(dst, `,"headers":`...)
+	return append(f.headers(dst, r.Headers), '}')
+}
+
+// AppendHeaders appends headers of a record as a JSON array, as AppendRecord has
+// them.
+func AppendHeaders(dst []byte, headers []record.Header) []byte { return Form{}.headers(dst, headers) }
+
+func (f Form) headers(dst []byte, headers []record.Header) []byte {
+	dst = append(dst, '[')
+	for i := range headers {
 		if i > 0 {
 			dst = append(dst, ',')
 		}
-		dst = f.header(dst, &r.Headers[i])
+		dst = f.header(dst, &headers[i])
 	}
-	return append(dst, "]}"...)
+	return append(dst, ']')
 }
 
 // member writes a key or value; name begins with the comma and ends before the

@@ -158,6 +158,9 @@ type Limits struct {
 	Records int
 	// Bytes counts keys, values and headers, or bytes of encoded text.
 	Bytes int
+	// Events takes CloudEvents only: the answer ends before another record, and
+	// fails if that is the first.
+	Events bool
 }
 
 // planner finds out where an answer ends, before its first byte is written,
@@ -193,7 +196,7 @@ func PlanSection(w *Walk, partition int32, from int64, most Limits, m *broker.Ma
 }
 
 // damagedAt says that the batch with the offset is damaged, unless err is of the
-// file system, a filter, or the memory that there is, and says nothing of the
+// file system, a filter, the form, or the memory that there is, and says nothing of the
 // batch.
 func (w *Walk) damagedAt(offset int64, err error) error {
 	if _, ok := errors.AsType[*Problem](err); ok {
@@ -271,7 +274,7 @@ func (pl *planner) take(b record.Batch) (whole bool, err error) {
 	case b.Control() || b.NextOffset() <= pl.From:
 		pl.End = max(pl.End, b.NextOffset())
 		return true, nil
-	case pl.matcher == nil && b.Codec() == record.None && b.BaseOffset() >= pl.From && count <= pl.left.Records && b.Size() <= pl.left.Bytes:
+	case pl.matcher == nil && !pl.left.Events && b.Codec() == record.None && b.BaseOffset() >= pl.From && count <= pl.left.Records && b.Size() <= pl.left.Bytes:
 		// All of it fits, whatever is in it.
 		pl.left.Records -= count
 		pl.left.Bytes -= b.Size()
@@ -321,6 +324,8 @@ func (pl *planner) add(rec *record.Record) (more bool, err error) {
 			return false, err
 		case verdict == broker.Matched && full:
 			return false, nil
+		case verdict == broker.Matched && pl.left.Events && !IsEvent(rec):
+			return pl.noEvent(rec)
 		}
 		if verdict == broker.Failed {
 			pl.Failed++
@@ -332,6 +337,8 @@ func (pl *planner) add(rec *record.Record) (more bool, err error) {
 		}
 	} else if full {
 		return false, nil
+	} else if pl.left.Events && !IsEvent(rec) {
+		return pl.noEvent(rec)
 	}
 	pl.left.Records--
 	pl.left.Bytes -= size
@@ -339,6 +346,15 @@ func (pl *planner) add(rec *record.Record) (more bool, err error) {
 	pl.Records++
 	pl.End = rec.Offset + 1
 	return true, nil
+}
+
+// noEvent ends the plan before a record that is no CloudEvent, or fails if it is
+// the first.
+func (pl *planner) noEvent(rec *record.Record) (more bool, err error) {
+	if pl.Records > 0 || pl.Scanned > 0 {
+		return false, nil
+	}
+	return false, NotEvent(rec.Offset)
 }
 
 // maxExpanded is how far a stored batch may expand to be shown as records. It

@@ -237,6 +237,12 @@ func (f *filling) batch() (end int64, whole bool, err error) {
 				continue
 			}
 		}
+		if f.form.Events == EventsOnly && !IsEvent(&rec) {
+			if rec.Offset > f.from {
+				return rec.Offset, false, nil // as above
+			}
+			return rec.Offset, false, NotEvent(rec.Offset)
+		}
 		f.add(&rec)
 		if len(f.text) >= f.target {
 			return rec.Offset + 1, false, nil

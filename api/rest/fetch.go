@@ -295,7 +295,7 @@ func (f *fetching) planAll() (records int, moved bool, err error) {
 	if err := f.hold(0); err != nil {
 		return 0, false, err
 	}
-	left := api.Limits{Records: f.o.maxRecords, Bytes: f.o.maxBytes}
+	left := api.Limits{Records: f.o.maxRecords, Bytes: f.o.maxBytes, Events: f.o.form.Events == api.EventsOnly}
 	for i := range f.parts {
 		p := &f.parts[i]
 		at := &f.at[p.index]

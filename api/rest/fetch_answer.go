@@ -72,8 +72,11 @@ func (f *fetching) answer(records int) error {
 	out := newChunks(f.w, http.StatusOK, f.o.media)
 	defer out.release()
 	lines := f.o.media == mediaNDJSON
-	if !lines {
+	switch f.o.media {
+	case mediaJSON:
 		out.text(`{"records":[`)
+	case api.MediaEventBatch:
+		out.text("[")
 	}
 	count := 0
 	for i := range f.parts {
@@ -102,11 +105,14 @@ func (f *fetching) answer(records int) error {
 			panic(http.ErrAbortHandler)
 		}
 	}
-	if !lines {
+	switch f.o.media {
+	case mediaJSON:
 		out.text("]")
 		f.tail(out)
 		f.scan.tail(out)
 		out.text("}\n")
+	case api.MediaEventBatch:
+		out.text("]\n")
 	}
 	f.s.metrics.recordsOut.Add(float64(records))
 	out.finish()

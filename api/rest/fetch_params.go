@@ -72,9 +72,9 @@ func readParams(r *http.Request, whole bool) (*readOptions, error) {
 	if o.topic, err = topicParam(r); err != nil {
 		return nil, err
 	}
-	offers := []string{mediaJSON, mediaNDJSON, mediaEvents}
+	offers := []string{mediaJSON, mediaNDJSON, mediaEvents, api.MediaEventBatch}
 	known := []string{
-		"cursor", "from", "partitions", "topic_id", "on_gap", "wait", "min_bytes", "max_bytes", "max_records", "as", "filter",
+		"cursor", "from", "partitions", "topic_id", "on_gap", "wait", "min_bytes", "max_bytes", "max_records", "as", "ce", "filter",
 		"stream", "batch", "last_event_id",
 	}
 	if !whole {
@@ -278,14 +278,26 @@ func (o *readOptions) readFilter(_ *http.Request, ps params) error {
 	return nil
 }
 
+// readForm finds out how records are written: as such, or as CloudEvents, which
+// is asked for by the media type, or for lines and events by the parameter.
 func (o *readOptions) readForm(_ *http.Request, ps params) (err error) {
-	o.form.Lines = o.media != mediaJSON
-	text, given := ps.get("as")
-	if !given {
-		return nil
-	}
-	if o.form.As, err = ps.choice("as", api.AsJSON, api.AsString, api.AsBase64); err == nil && o.media == mediaBatch {
-		err = api.InvalidParameter("as", "does not apply to "+mediaBatch+": "+api.Clip(text))
+	o.form.Lines = o.media == mediaNDJSON || o.media == mediaEvents
+	text, asGiven := ps.get("as")
+	_, given := ps.get("ce")
+	switch {
+	case given && (o.media == mediaJSON || o.media == mediaBatch):
+		return api.InvalidParameter("ce", "want Accept: "+api.MediaEventBatch+", "+mediaNDJSON+" or "+mediaEvents)
+	case given || o.media == api.MediaEventBatch:
+		if asGiven {
+			return api.InvalidParameter("as", "does not apply to CloudEvents")
+		}
+		o.form.Topic = o.topic
+		o.form.Events, err = ps.choice("ce", api.EventsOnly, api.EventsWrap)
+		return err
+	case asGiven && o.media == mediaBatch:
+		return api.InvalidParameter("as", "does not apply to "+mediaBatch+": "+api.Clip(text))
+	case asGiven:
+		o.form.As, err = ps.choice("as", api.AsJSON, api.AsString, api.AsBase64)
 	}
 	return err
 }

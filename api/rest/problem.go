@@ -47,6 +47,9 @@ func (s *Server) mayLog(err error) (skipped int, ok bool) {
 
 // levelOf keeps what a client can provoke at will out of the error log.
 func levelOf(status int) slog.Level {
+	if status < http.StatusInternalServerError {
+		return slog.LevelDebug
+	}
 	if status == http.StatusServiceUnavailable || status == http.StatusGatewayTimeout {
 		return slog.LevelWarn
 	}

@@ -53,6 +53,7 @@ func (s *Server) routes() []route {
 		{http.MethodGet, "/v1/topics/{topic}/partitions/{partition}/records", s.readPartition},
 		{http.MethodHead, "/v1/topics/{topic}/partitions/{partition}/records", s.readPartition},
 		{http.MethodPost, "/v1/topics/{topic}/partitions/{partition}/records", s.produceToPartition},
+		{http.MethodGet, "/v1/topics/{topic}/partitions/{partition}/records/{offset}", s.readRecord},
 		{http.MethodGet, "/v1/groups", s.listGroups},
 		{http.MethodGet, "/v1/groups/{group}", s.getGroup},
 		{http.MethodDelete, "/v1/groups/{group}", s.deleteGroup},

@@ -32,9 +32,16 @@ func (rw *receiptWriter) begin(u *upload, now bool) {
 	rw.out = newChunks(u.w, status, mediaNDJSON)
 	u.w.Header().Set("Trailer", closeReason)
 	if now {
-		rw.out.sent = true
-		u.w.WriteHeader(status)
+		rw.header(u)
 		rw.out.err = u.w.flush()
+	}
+}
+
+// header sends the header. What is sent in so small parts is not compressed.
+func (rw *receiptWriter) header(u *upload) {
+	if !rw.out.sent {
+		rw.out.sent = true
+		u.w.WriteHeader(rw.out.status)
 	}
 }
 
@@ -73,6 +80,7 @@ func (rw *receiptWriter) flush(u *upload) {
 		return
 	}
 	if len(rw.out.buf) > 0 {
+		rw.header(u)
 		rw.out.flush()
 		if rw.out.err == nil {
 			rw.out.err = u.w.flush()
