@@ -94,8 +94,9 @@ func (t *taking) park(h *held, now time.Time, done func(group.Handout)) error {
 	t.token = s.tokens
 	r := t.request(h.leases)
 	s.takes[t.token] = done
-	s.lease(h, h.leases.Take(now, t.token, r))
+	s.lease(h, h.leases.Know(now, r))
 	s.collect() // what is there is told at once
+	s.lease(h, h.leases.Take(now, t.token, r))
 	if s.takes[t.token] == nil || t.req.Wait > 0 {
 		return nil
 	}

@@ -65,6 +65,16 @@ func (l *Leases) Take(now time.Time, t Token, r *TakeRequest) LeaseEffects {
 	return l.done(now)
 }
 
+// Know begins to look for what a take will want, before it is asked for: else it
+// would get the first partition that something is found in, and no other.
+func (l *Leases) Know(now time.Time, r *TakeRequest) LeaseEffects {
+	l.expire(now)
+	for i := range r.Topics {
+		l.know(&r.Topics[i])
+	}
+	return l.done(now)
+}
+
 // know makes slots of a topic's partitions; nil if it has none.
 func (l *Leases) know(in *TakeTopic) *leasedTopic {
 	if in.Partitions <= 0 {
