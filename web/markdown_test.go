@@ -95,9 +95,8 @@ func inline(text string) string {
 	text = html.EscapeString(text)
 	text = boldSpan.ReplaceAllString(text, "<strong>$1</strong>")
 	text = linkSpan.ReplaceAllString(text, `<a href="$2">$1</a>`)
-	// A zero byte came out of EscapeString as the replacement character.
 	for _, code := range codes {
-		text = strings.Replace(text, "\uFFFD", code, 1)
+		text = strings.Replace(text, "\x00", code, 1)
 	}
 	return text
 }

@@ -61,6 +61,9 @@ func TestDocsHold(t *testing.T) {
 		if found := inline.FindString(body); found != "" {
 			t.Errorf("%s has %q", target, found)
 		}
+		if strings.Contains(body, "\x00") {
+			t.Errorf("%s has a zero byte", target)
+		}
 		if n := strings.Count(body, "<h1>"); strings.HasSuffix(target, ".css") != (n == 0) {
 			t.Errorf("%s has %d headings of the first order", target, n)
 		}
@@ -76,6 +79,21 @@ func TestDocsHold(t *testing.T) {
 			if page.status != http.StatusOK || anchor != "" && !strings.Contains(page.body, ` id="`+anchor+`"`) {
 				t.Errorf("%s leads to %s: %d", target, m[1], page.status)
 			}
+		}
+	}
+}
+
+// TestMarkdown proves what each mark becomes, and that nothing in code is taken for a mark or for HTML.
+func TestMarkdown(t *testing.T) {
+	for in, want := range map[string]string{
+		"a `<b>**x**` and **y** & `z`": "<p>a <code>&lt;b&gt;**x**</code> and <strong>y</strong> &amp; <code>z</code></p>\n",
+		"[a `b`](/c)":                  "<p><a href=\"/c\">a <code>b</code></a></p>\n",
+		"* one\n  more\n* `two`":       "<ul>\n<li>one more</li>\n<li><code>two</code></li>\n</ul>\n",
+		"## A `b`":                     "<h2 id=\"a-b\">A <code>b</code></h2>\n",
+		"```\na & `b`\n```":            "<pre tabindex=\"0\"><code>a &amp; `b`</code></pre>\n",
+	} {
+		if got := markdown(in); got != want {
+			t.Errorf("%q: %q, want %q", in, got, want)
 		}
 	}
 }
