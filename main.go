@@ -57,7 +57,8 @@ const (
 	exitSignal  = 130 // as a shell has it of what SIGINT has ended
 )
 
-// drainTime bounds how long a stop waits for requests under way.
+// drainTime bounds how long a stop waits for requests under way. WebSocket
+// clients are told to come back spread over as long.
 const drainTime = 10 * time.Second
 
 // commands is the command line.
@@ -192,7 +193,7 @@ func (s *server) open(ctx context.Context) error {
 	budget := api.NewBudgetOf(s.broker.InFlightLimits)
 	s.wsDoor = ws.New(ws.Options{
 		Broker: s.broker, Feed: feed, Logger: s.log, Registerer: metrics, AllowOrigins: s.config.AllowOrigin,
-		MaxConnections: sockets, MaxRequestBytes: s.config.MaxRequest, Budget: budget,
+		MaxConnections: sockets, MaxRequestBytes: s.config.MaxRequest, Budget: budget, Drain: drainTime,
 	})
 	s.restDoor = rest.New(rest.Options{
 		Broker: s.broker, Feed: feed, Logger: s.log, Registerer: metrics, MaxRequestBytes: s.config.MaxRequest,

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/binary"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -272,7 +273,8 @@ func TestShutdown(t *testing.T) {
 		defer stop()
 		done := make(chan error)
 		go func() { done <- s.Shutdown(ctx) }()
-		if _, payload := polite.await(); string(payload) != `{"type":"goaway","after_ms":0}` {
+		var away int
+		if _, payload := polite.await(); scan(payload, `{"type":"goaway","after_ms":%d}`, &away) != nil || away < 500 || away >= 10_000 {
 			t.Errorf("%s", payload)
 		}
 		if reason := polite.closed(4010); reason != "draining" {
@@ -288,4 +290,34 @@ func TestShutdown(t *testing.T) {
 			t.Error("admitted")
 		}
 	})
+}
+
+func scan(text []byte, format string, into ...any) error {
+	_, err := fmt.Sscanf(string(text), format, into...)
+	return err
+}
+
+// Clients of a server that stops are told to come back one by one, spread over
+// the time that the stop may take, and none at once.
+func TestAway(t *testing.T) {
+	for drain, want := range map[time.Duration][2]time.Duration{
+		0:               {500 * time.Millisecond, 10 * time.Second},
+		4 * time.Second: {200 * time.Millisecond, 4 * time.Second},
+	} {
+		s := New(Options{Drain: drain})
+		const clients, parts = 10_000, 10
+		var in [parts]int
+		for range clients {
+			d := s.away()
+			if d < want[0] || d >= want[1] {
+				t.Fatalf("drain %s: %s, want %s to %s", drain, d, want[0], want[1])
+			}
+			in[(d-want[0])*parts/(want[1]-want[0])]++
+		}
+		for i, n := range in {
+			if n < clients/parts/2 || n > clients/parts*2 {
+				t.Errorf("drain %s: %d of %d clients in part %d of %d", drain, n, clients, i, parts)
+			}
+		}
+	}
 }

@@ -40,6 +40,8 @@ type event struct {
 	// client is a message about a subscription.
 	client message
 	drain  bool
+	// away is when the client should come again, with drain.
+	away time.Duration
 }
 
 // frame is a data message under way.
@@ -54,7 +56,7 @@ func (c *core) apply(e *event) {
 	switch {
 	case e.drain:
 		c.draining = true
-		c.out = append(c.out, begin(kindGoaway, "", "").integer("after_ms", 0).close())
+		c.out = append(c.out, begin(kindGoaway, "", "").integer("after_ms", e.away.Milliseconds()).close())
 	case e.subscribe != nil:
 		c.subscribe(e)
 	case e.reply.kind != kindInvalid:

@@ -145,7 +145,7 @@ func (cs *coreScript) run(t *testing.T, d *datadriven.TestData) string {
 		d.ScanArgs(t, "ms", &ms)
 		cs.now += int64(ms) * int64(time.Millisecond)
 	case "drain":
-		cs.core.apply(&event{drain: true})
+		cs.core.apply(&event{drain: true, away: 1500 * time.Millisecond})
 	case "send":
 		return cs.client(t, strings.ReplaceAll(d.Input, "'", `"`))
 	case "next":

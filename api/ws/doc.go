@@ -54,7 +54,8 @@
 //	produced      [id], count, [failed], [receipts] or [partitions]
 //	pong          [id]
 //	hb                                               after hb_ms of silence, for clients that cannot see pings
-//	goaway        after_ms                           the server stops; reconnect after a while
+//	goaway        after_ms                           the server stops; reconnect after so long, 0.5 to 10 s: each client
+//	                                                 is told another time
 //	error         [id], [sub], problem               a subscription that ends by an error ends with this
 //
 // An error answers a message, and leaves the connection and what else it has

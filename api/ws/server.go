@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"maps"
+	"math/rand/v2"
 	"net/http"
 	"runtime"
 	"slices"
@@ -36,6 +37,11 @@ const (
 	defaultHeartbeat    = 25 * time.Second
 	defaultPongTimeout  = 10 * time.Second
 	defaultWriteTimeout = 10 * time.Second
+
+	defaultDrain = 10 * time.Second
+	// firstBack is the share of Options.Drain in which no client comes back, as
+	// the server is still there then.
+	firstBack = 20
 )
 
 // Options configure a Server.
@@ -61,6 +67,9 @@ type Options struct {
 	// Small messages do not count. Share one among the doors; nil makes one of
 	// the usual size.
 	Budget *api.Budget
+	// Drain is how long a stop may take, as Shutdown's context has it. Clients
+	// are told to come back spread over as long; 0 means 10 s.
+	Drain time.Duration
 	// Principal says who asks; nil means auth.Anonymous.
 	Principal func(*http.Request) auth.Principal
 
@@ -78,6 +87,9 @@ func (o *Options) setDefaults() {
 	}
 	if o.Budget == nil {
 		o.Budget = api.NewBudget(0, 0)
+	}
+	if o.Drain <= 0 {
+		o.Drain = defaultDrain
 	}
 	if o.Principal == nil {
 		o.Principal = func(*http.Request) auth.Principal { return auth.Anonymous }
@@ -261,6 +273,14 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	s.delays.stop()
 	s.alive.stop()
 	return err
+}
+
+// away is when a client that is told to go should come again: each at its own
+// time, so that they do not all come at once, and the last when the server has
+// stopped at the latest.
+func (s *Server) away() time.Duration {
+	first := s.opts.Drain / firstBack
+	return first + rand.N(s.opts.Drain-first)
 }
 
 func (s *Server) sessions() []*session {

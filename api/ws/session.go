@@ -375,7 +375,7 @@ func (s *session) drain() {
 	s.mu.Lock()
 	s.mu.draining = true
 	s.mu.Unlock()
-	s.post(&event{drain: true}, false)
+	s.post(&event{drain: true, away: s.srv.away()}, false)
 }
 
 func (s *session) panicked(cause any) {
