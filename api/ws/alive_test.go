@@ -131,8 +131,9 @@ func TestPingTimeout(t *testing.T) {
 // A client that does not take its answers is closed when a write has taken ten
 // seconds, and no sooner.
 func TestWriteTimeout(t *testing.T) {
+	b := openDoor(t).broker // its goroutines are not of the bubble
 	synctest.Test(t, func(t *testing.T) {
-		s := New(Options{})
+		s := New(Options{Broker: b})
 		r := piped(t, s)
 		began := time.Now()
 		r.write(maskedFrame(final|opText, []byte(`{"type":"ping"}`)))
@@ -156,8 +157,9 @@ func TestWriteTimeout(t *testing.T) {
 // A client with too much unacknowledged is not read, which it is not blamed for,
 // and is read again when there is room.
 func TestUnacked(t *testing.T) {
+	b := openDoor(t).broker // its goroutines are not of the bubble
 	synctest.Test(t, func(t *testing.T) {
-		s := New(Options{})
+		s := New(Options{Broker: b})
 		r := piped(t, s)
 		synctest.Wait()
 		sess := s.sessions()[0]

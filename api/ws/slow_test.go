@@ -119,6 +119,7 @@ func TestPanic(t *testing.T) {
 	if reason := r.closed(1011); reason != "internal" {
 		t.Errorf("reason %q", reason)
 	}
+	d.server.broker = d.broker
 	other.send(`{'type':'ping'}`)
 	other.want("pong")
 }
