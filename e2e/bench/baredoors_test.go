@@ -57,11 +57,16 @@ func serveDoors(args []string) error {
 	if err != nil {
 		return err
 	}
-	s := &doorsServer{log: log, size: int64(len(doorBatch()))}
+	s := &doorsServer{log: log}
 	if len(args) > 1 {
 		if s.file, err = os.Open(args[1]); err != nil {
 			return err
 		}
+		var head [12]byte
+		if _, err := s.file.ReadAt(head[:], 0); err != nil {
+			return err
+		}
+		s.size = 12 + int64(binary.BigEndian.Uint32(head[8:]))
 	}
 	ln, err := listen()
 	if err != nil {
@@ -75,10 +80,13 @@ func serveDoors(args []string) error {
 	})
 	for path, parse := range map[string]func([]byte) ([]byte, int, error){
 		"/json": parseJSON, "/ndjson": parseNDJSON, "/lines": parseLines, "/batch": parseBatch,
+		"/bytes": parseBytes, "/event": parseEvent, "/events": parseEvents,
 	} {
 		mux.HandleFunc("POST "+path, func(w http.ResponseWriter, r *http.Request) { s.produce(w, r, parse) })
 	}
+	mux.HandleFunc("POST /stream", s.stream)
 	mux.HandleFunc("GET /read", s.read)
+	mux.HandleFunc("GET /record/{offset}", s.record)
 	mux.HandleFunc("GET /v1/ws", s.socket)
 	return (&http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}).Serve(ln)
 }
@@ -189,7 +197,7 @@ func (s *doorsServer) read(w http.ResponseWriter, r *http.Request) {
 	default:
 		n := s.page(first)
 		w.Header().Set("Next-Offset", strconv.FormatInt((first+n)*doorRecords, 10))
-		err = s.objects(w, first, n, form == "json")
+		err = s.objects(w, first, n, form)
 	}
 	if err != nil && form != "sse" { // a stream ends when the client goes
 		http.Error(w, err.Error(), http.StatusInternalServerError)
@@ -199,30 +207,32 @@ func (s *doorsServer) read(w http.ResponseWriter, r *http.Request) {
 // page is how many batches from one on fit in 1 MiB.
 func (s *doorsServer) page(first int64) int64 { return min((1<<20)/s.size, doorBatches-first) }
 
-func (s *doorsServer) objects(w io.Writer, first, n int64, array bool) error {
+func (s *doorsServer) objects(w io.Writer, first, n int64, form string) error {
 	section := make([]byte, n*s.size)
 	if _, err := s.file.ReadAt(section, first*s.size); err != nil {
 		return err
 	}
 	out := bufio.NewWriterSize(w, 64<<10)
 	var object []byte
-	if array {
-		_, _ = out.WriteString(`{"records":[`) // the writer keeps its error
-	}
+	around := map[string][2]string{"json": {`{"records":[`, `]}`}, "events": {"[", "]"}}[form]
+	_, _ = out.WriteString(around[0]) // the writer keeps its error
 	for i := range n {
-		walk(section[i*s.size:(i+1)*s.size], func(offset, timestamp int64, value []byte) {
-			object = appendObject(object[:0], offset, timestamp, value)
-			if !array {
+		walk(section[i*s.size:(i+1)*s.size], func(offset, timestamp int64, value, headers []byte) bool {
+			if form == "events" {
+				object = appendEventObject(object[:0], value, headers)
+			} else {
+				object = appendObject(object[:0], offset, timestamp, value)
+			}
+			if form == "ndjson" {
 				object = append(object, '\n')
 			} else if i > 0 || offset%doorRecords > 0 {
 				_ = out.WriteByte(',')
 			}
 			_, _ = out.Write(object)
+			return true
 		})
 	}
-	if array {
-		_, _ = out.WriteString(`]}`)
-	}
+	_, _ = out.WriteString(around[1])
 	return out.Flush()
 }
 
@@ -234,11 +244,12 @@ func (s *doorsServer) frames(write func(records []byte, next int64) error) error
 		if _, err := s.file.ReadAt(batch, i*s.size); err != nil {
 			return err
 		}
-		walk(batch, func(offset, timestamp int64, value []byte) {
+		walk(batch, func(offset, timestamp int64, value, _ []byte) bool {
 			if len(run) > 0 {
 				run = append(run, ',')
 			}
 			run = appendObject(run, offset, timestamp, value)
+			return true
 		})
 		if err := write(run, (i+1)*doorRecords); err != nil {
 			return err
@@ -248,8 +259,9 @@ func (s *doorsServer) frames(write func(records []byte, next int64) error) error
 	return nil
 }
 
-// walk gives the records of a batch without keys and headers. The base offset is in it.
-func walk(batch []byte, give func(offset, timestamp int64, value []byte)) {
+// walk gives the records of a batch, which have no keys, for as long as it is told to go on; headers as they are encoded.
+// The base offset is in it.
+func walk(batch []byte, give func(offset, timestamp int64, value, headers []byte) bool) {
 	base, first := int64(binary.BigEndian.Uint64(batch)), int64(binary.BigEndian.Uint64(batch[27:]))
 	for p := batch[61:]; len(p) > 0; {
 		size, n := binary.Varint(p)
@@ -261,7 +273,9 @@ func walk(batch []byte, give func(offset, timestamp int64, value []byte)) {
 		delta, n := binary.Varint(r)
 		r = r[n+1:] // no key
 		length, n := binary.Varint(r)
-		give(base+delta, first+ts, r[n:n+int(length)])
+		if !give(base+delta, first+ts, r[n:n+int(length)], r[n+int(length):]) {
+			return
+		}
 	}
 }
 

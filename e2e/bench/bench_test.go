@@ -138,7 +138,7 @@ func compareN(b *testing.B, pairs int, what, unit string, g goal, leat, other fu
 	b.Helper()
 	leat()
 	other() // both are warm now
-	var ours, theirs, ratios []float64
+	var ours, theirs []float64
 	for i := range pairs {
 		var o, t float64
 		if i%2 == 0 {
@@ -146,16 +146,41 @@ func compareN(b *testing.B, pairs int, what, unit string, g goal, leat, other fu
 		} else {
 			t, o = other(), leat()
 		}
-		ours, theirs, ratios = append(ours, o), append(theirs, t), append(ratios, o/t)
+		ours, theirs = append(ours, o), append(theirs, t)
 	}
-	r := median(ratios)
+	r := paired(what, unit, g, ours, theirs)
 	if g != (goal{}) {
 		b.ReportMetric(r, "ratio")
 	}
+}
+
+// compareCosts is compareN of processor time, and of the time on the clock in a row of its own.
+func compareCosts(b *testing.B, pairs int, what, per string, leat, other func() cost) {
+	b.Helper()
+	var clocks [2][]float64
+	side := func(i int, run func() cost) func() float64 {
+		return func() float64 {
+			c := run()
+			clocks[i] = append(clocks[i], c.clock)
+			return c.cpu
+		}
+	}
+	compareN(b, pairs, what, "CPU "+per, goal{}, side(0, leat), side(1, other))
+	paired(what+", on the clock", per, goal{}, clocks[0][1:], clocks[1][1:]) // but for the first, which was to warm up
+}
+
+// paired notes the pairs of a comparison and returns the median of their ratios.
+func paired(what, unit string, g goal, ours, theirs []float64) float64 {
+	var ratios []float64
+	for i := range ours {
+		ratios = append(ratios, ours[i]/theirs[i])
+	}
+	r := median(ratios)
 	table.add(row{
 		what: what, leat: fmt.Sprintf("%.3g %s", median(ours), unit), other: fmt.Sprintf("%.3g %s", median(theirs), unit),
 		ratio: fmt.Sprintf("%.2f  (%.2f–%.2f)", r, slices.Min(ratios), slices.Max(ratios)), goal: g.String(), ok: g.reached(r),
 	})
+	return r
 }
 
 // single notes a figure that stands alone.

@@ -17,9 +17,10 @@ import (
 const (
 	doorPairs    = 7
 	doorConns    = 4
-	doorRecords  = 500 // of a request
-	doorRequests = 200 // of a run, on all connections
-	doorBatches  = 256 // in the log that is read
+	doorRecords  = 500  // of a request
+	doorRequests = 200  // of a run, on all connections
+	doorSingles  = 4000 // of a run, if a request has one record; on each connection, if an answer has one
+	doorBatches  = 256  // in the log that is read
 )
 
 // doorValue is a JSON value of 100 bytes.
@@ -27,7 +28,8 @@ func doorValue(i int) string {
 	return fmt.Sprintf(`{"id":1%05d,"name":"some name of a thing","tags":["a","b"],"ok":true,"price":1.25,"text":"%s"}`, i, strings.Repeat("t", 7))
 }
 
-// doorProduce is one way in: what goes over a connection n times, each after the answer to the one before.
+// doorProduce is one way in: what goes over a connection n times, each after the answer to the one before, or with
+// stream=true without a pause.
 type doorProduce struct {
 	name string
 	path string // of Leat, behind the topic
@@ -37,50 +39,75 @@ type doorProduce struct {
 	post func(addr string, message []byte, n int) error
 }
 
+// records is how many records a message has.
+func (c *doorProduce) records() int {
+	if c.bare == "/bytes" || c.bare == "/event" {
+		return 1
+	}
+	return doorRecords
+}
+
+// message is a whole request, or a frame's text.
+func (c *doorProduce) message(path, topic string) []byte {
+	if c.kind == "" {
+		return fmt.Appendf(nil, `{"type":"produce","id":1,"topic":%q,"receipts":"summary","records":%s}`, topic, c.body)
+	}
+	length := fmt.Sprintf("Content-Length: %d", len(c.body))
+	if c.bare == "/stream" {
+		length = "Transfer-Encoding: chunked"
+	}
+	return fmt.Appendf(nil, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: %s\r\n%s\r\n\r\n%s", path, c.kind, length, c.body)
+}
+
 // BenchmarkProduceDoors measures the server's processor time for each record of a produce through the HTTP and
 // WebSocket doors, against a server that does the same with net/http, encoding/json and coder/websocket: parse, frame a
-// batch, checksum, append. Page-cache mode on both sides.
+// batch, checksum, append. Page-cache mode on both sides. What a request of one record costs is mostly the request.
 func BenchmarkProduceDoors(b *testing.B) {
-	var objects, lines []string
+	var objects, lines, events []string
 	for i := range doorRecords {
 		objects = append(objects, `{"value":`+doorValue(i)+`}`)
 		lines = append(lines, doorValue(i))
+		events = append(events, doorEvent(i))
 	}
 	records := "[" + strings.Join(objects, ",") + "]"
+	ndjson := strings.Join(objects, "\n") + "\n"
+	chunk := fmt.Appendf(nil, "%x\r\n%s\r\n", len(ndjson), ndjson)
 	for _, c := range []doorProduce{
 		{"JSON", "/partitions/0/records", "/json", "application/json", []byte(`{"records":` + records + `}`), postAll},
-		{"NDJSON", "/partitions/0/records", "/ndjson", "application/x-ndjson", []byte(strings.Join(objects, "\n") + "\n"), postAll},
+		{"NDJSON", "/partitions/0/records", "/ndjson", "application/x-ndjson", []byte(ndjson), postAll},
+		{"a stream of NDJSON", "/partitions/0/records?stream=true", "/stream", "application/x-ndjson", chunk, streamAll},
 		{"value=line", "/partitions/0/records?value=line", "/lines", "application/x-ndjson", []byte(strings.Join(lines, "\n") + "\n"), postAll},
 		{"record batches", "/partitions/0/records", "/batch", "application/vnd.leat.recordbatch", doorBatch(), postAll},
+		{"a value of bytes", "/partitions/0/records", "/bytes", "application/octet-stream", []byte(doorValue(0)), postAll},
+		{"batches of CloudEvents", "/partitions/0/records", "/events", "application/cloudevents-batch+json", []byte("[" + strings.Join(events, ",") + "]"), postAll},
+		{"a CloudEvent", "/partitions/0/records", "/event", "application/cloudevents+json", []byte(doorEvent(0)), postAll},
 		{"WebSocket", "", "", "", []byte(records), sendAll},
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			l, other := startLeat(b), startBare(b, "doors", filepath.Join(b.TempDir(), "log"))
-			run := func(p process, addr string, message []byte) float64 {
-				return 1e6 * cpuOf(b, p, func() error {
-					return parallel(doorConns, func(int) error { return c.post(addr, message, doorRequests/doorConns) })
-				}) / (doorRequests * doorRecords)
+			requests := doorRequests
+			if c.records() == 1 {
+				requests = doorSingles
 			}
-			message := func(path, topic string) []byte {
-				if c.kind == "" {
-					return fmt.Appendf(nil, `{"type":"produce","id":1,"topic":%q,"receipts":"summary","records":%s}`, topic, c.body)
-				}
-				return fmt.Appendf(nil, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n%s", path, c.kind, len(c.body), c.body)
+			run := func(p process, addr string, message []byte) cost {
+				return costOf(b, p, float64(requests*c.records())/1e6, func() error {
+					return parallel(doorConns, func(int) error { return c.post(addr, message, requests/doorConns) })
+				})
 			}
-			ours := func() float64 {
+			ours := func() cost {
 				topic := l.nextTopic(map[string]string{"flush.messages": "1000000"})
-				return run(l.process, l.HTTP, message("/v1/topics/"+topic+c.path, topic))
+				return run(l.process, l.HTTP, c.message("/v1/topics/"+topic+c.path, topic))
 			}
-			theirs := func() float64 {
+			theirs := func() cost {
 				resp, err := http.Post("http://"+other.addr+"/reset", "", nil)
 				if err != nil {
 					b.Fatal(err)
 				}
 				_ = resp.Body.Close()
-				return run(other.process, other.addr, message(c.bare, "t"))
+				return run(other.process, other.addr, c.message(c.bare, "t"))
 			}
 			for b.Loop() {
-				compareN(b, doorPairs, "produce by "+c.name+", 100 B values, page-cache mode", "CPU µs/record", goal{}, ours, theirs)
+				compareCosts(b, doorPairs, "produce by "+c.name+", 100 B values, page-cache mode", "µs/record", ours, theirs)
 			}
 			l.stop()
 			other.kill()
@@ -114,37 +141,43 @@ type doorFetch struct {
 	read   func(addr, path, accept string) error
 	leat   string // path, but for an offset
 	bare   string
+	batch  []byte // what the log consists of
+	each   int    // records that read reads
 }
 
 // BenchmarkFetchDoors measures the server's processor time for each record that leaves through the HTTP and WebSocket
 // doors, read from the start of a log of 100-byte values, against a server that does the same with the standard
 // library: read the file, walk the batches, check whether a value is JSON, write objects; for raw batches by sendfile.
+// Events come from a log of events; single records are read from all over it.
 func BenchmarkFetchDoors(b *testing.B) {
 	const topic = "/v1/topics/fetch/partitions/0/records?"
+	values := doorBatch()
 	for _, c := range []doorFetch{
-		{"JSON", "application/json", readPages, topic, "/read?form=json&"},
-		{"NDJSON", "application/x-ndjson", readPages, topic, "/read?form=ndjson&"},
-		{"record batches", "application/vnd.leat.recordbatch", readPages, topic, "/read?form=batch&"},
-		{"SSE", "text/event-stream", readEvents, topic + "batch=true&", "/read?form=sse&"},
-		{"WebSocket", "", readSocket, "fetch", "fetch"},
+		{"JSON", "application/json", readPages, topic, "/read?form=json&", values, doorEnd},
+		{"NDJSON", "application/x-ndjson", readPages, topic, "/read?form=ndjson&", values, doorEnd},
+		{"record batches", "application/vnd.leat.recordbatch", readPages, topic, "/read?form=batch&", values, doorEnd},
+		{"batches of CloudEvents", "application/cloudevents-batch+json", readPages, topic, "/read?form=events&", eventBatch(), doorEnd},
+		{"a value of bytes", "application/octet-stream", readRecords, strings.TrimSuffix(topic, "?") + "/", "/record/", values, doorSingles},
+		{"SSE", "text/event-stream", readEvents, topic + "batch=true&", "/read?form=sse&", values, doorEnd},
+		{"WebSocket", "", readSocket, "fetch", "fetch", values, doorEnd},
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			l := startLeat(b)
 			l.createTopic("fetch", map[string]string{"flush.messages": "1000000"})
-			l.fill("fetch", doorBatch(), doorBatches)
+			l.fill("fetch", c.batch, doorBatches)
 			names, err := filepath.Glob(filepath.Join(l.dir, "logs", "*", "*.log"))
 			if err != nil || len(names) != 1 {
 				b.Fatalf("log files %v, %v", names, err)
 			}
 			other := startBare(b, "doors", filepath.Join(b.TempDir(), "log"), names[0])
-			run := func(p process, addr, path string) float64 {
-				return 1e6 * cpuOf(b, p, func() error {
+			run := func(p process, addr, path string) cost {
+				return costOf(b, p, float64(fetchConns*c.each)/1e6, func() error {
 					return everyConn(func() error { return c.read(addr, path, c.accept) })
-				}) / (fetchConns * doorBatches * doorRecords)
+				})
 			}
 			for b.Loop() {
-				compareN(b, doorPairs, "fetch by "+c.name+", 100 B values", "CPU µs/record", goal{},
-					func() float64 { return run(l.process, l.HTTP, c.leat) }, func() float64 { return run(other.process, other.addr, c.bare) })
+				compareCosts(b, doorPairs, "fetch by "+c.name+", 100 B values", "µs/record",
+					func() cost { return run(l.process, l.HTTP, c.leat) }, func() cost { return run(other.process, other.addr, c.bare) })
 			}
 			l.stop()
 			other.kill()

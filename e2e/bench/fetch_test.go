@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -67,11 +68,20 @@ func BenchmarkFetch(b *testing.B) {
 // cpuOf is the processor time in seconds that p spends while run runs.
 func cpuOf(b *testing.B, p process, run func() error) float64 {
 	b.Helper()
-	before := p.cpu()
+	return costOf(b, p, 1, run).cpu
+}
+
+// cost is what a run takes, of the server's processors and on the clock.
+type cost struct{ cpu, clock float64 }
+
+// costOf is the cost of each of n pieces of work of a run, in seconds.
+func costOf(b *testing.B, p process, n float64, run func() error) cost {
+	b.Helper()
+	begun, before := time.Now(), p.cpu()
 	if err := run(); err != nil {
 		b.Fatal(err)
 	}
-	return (p.cpu() - before).Seconds()
+	return cost{(p.cpu() - before).Seconds() / n, time.Since(begun).Seconds() / n}
 }
 
 // everyConn runs read on every connection at a time.

@@ -152,16 +152,23 @@ func readLines(r *http.Request) (batch []byte, count int, err error) {
 
 // appendLine appends a record without key and headers.
 func appendLine(dst []byte, i int, value []byte) []byte {
+	return appendRecord(dst, i, value, noHeaders)
+}
+
+var noHeaders = []byte{0}
+
+// appendRecord appends a record without key. Its headers are encoded, their number in front.
+func appendRecord(dst []byte, i int, value, headers []byte) []byte {
 	var fields [2 * binary.MaxVarintLen32]byte
 	n := binary.PutVarint(fields[:], int64(i))
 	lengthAt := n
 	n += binary.PutVarint(fields[n:], int64(len(value)))
-	size := 1 + 1 + lengthAt + 1 + (n - lengthAt) + len(value) + 1
+	size := 1 + 1 + lengthAt + 1 + (n - lengthAt) + len(value) + len(headers)
 	dst = binary.AppendVarint(dst, int64(size))
 	dst = append(dst, 0, 0) // attributes, time
 	dst = append(dst, fields[:lengthAt]...)
 	dst = append(dst, 1) // no key
 	dst = append(dst, fields[lengthAt:n]...)
 	dst = append(dst, value...)
-	return append(dst, 0) // no headers
+	return append(dst, headers...)
 }
