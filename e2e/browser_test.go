@@ -44,8 +44,10 @@ func needBrowser(t *testing.T) string {
 	if n, err := strconv.Atoi(major); err != nil || n < oldestNode {
 		missing(fmt.Sprintf("Node is %s, but %d or newer is needed", strings.TrimSpace(string(version)), oldestNode))
 	}
-	if _, err := os.Stat(filepath.Join("browser", "node_modules", "playwright-core")); err != nil {
-		missing("playwright-core is missing; make test installs it")
+	for _, name := range []string{"playwright-core", "axe-core"} {
+		if _, err := os.Stat(filepath.Join("browser", "node_modules", name)); err != nil {
+			missing(name + " is missing; make test installs it")
+		}
 	}
 	for _, name := range []string{"chromium", "google-chrome"} {
 		if browser, err := exec.LookPath(name); err == nil {
@@ -106,6 +108,24 @@ func TestTailPage(t *testing.T) {
 		}
 	}
 	if err := node.Wait(); err != nil {
+		t.Errorf("%v\n%s", err, words)
+	}
+}
+
+// TestDocsPages proves, in a real browser, that the documentation can be read: every page, link and anchor is there, and
+// so is every place to which an error leads; nothing is asked of another host; there are no errors of the page or its policy
+// and none that axe-core finds, in light and dark; nothing is wider than a telephone; and the keyboard is seen. What is checked is
+// in browser/docs.mjs.
+func TestDocsPages(t *testing.T) {
+	browser := needBrowser(t)
+	s := start(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	profile := t.TempDir()
+	node := exec.CommandContext(ctx, "node", filepath.Join("browser", "docs.mjs"), browser, profile, "http://"+s.HTTP)
+	node.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	node.Env = append(os.Environ(), "HOME="+profile)
+	if words, err := node.CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, words)
 	}
 }

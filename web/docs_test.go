@@ -171,7 +171,7 @@ func (r *renderer) path(path string, node *yaml.Node) {
 		name := strings.ToUpper(method) + " " + path
 		fmt.Fprintf(r.of(&r.contents, tag), "<a class=\"toc\" href=\"#%s\"><code>%s</code></a>\n", id, html.EscapeString(name))
 		out := r.of(&r.bodies, tag)
-		fmt.Fprintf(out, "<section class=\"op\">\n<h3 id=\"%s\"><code>%s</code></h3>\n<p class=\"lead\">%s</p>\n", id, html.EscapeString(name), inline(op["summary"].(string)))
+		fmt.Fprintf(out, "<section class=\"op\">\n<h3 id=\"%s\"><a class=\"self\" href=\"#%s\"><code>%s</code></a></h3>\n<p class=\"lead\">%s</p>\n", id, id, html.EscapeString(name), inline(op["summary"].(string)))
 		out.WriteString(markdown(fmt.Sprint(op["description"])))
 		shared, _ := item["parameters"].([]any)
 		own, _ := op["parameters"].([]any)
@@ -375,8 +375,8 @@ func (r *renderer) problems() string {
 			statuses = append(statuses, fmt.Sprint(s))
 		}
 		retry := map[string]string{"true": "retriable", "false": "final", "unclear": "unclear: may have been written"}[fmt.Sprint(e["retriable"])]
-		fmt.Fprintf(&out, "<section>\n<h2 id=\"%s\"><code>%s</code></h2>\n<p class=\"quiet\">%s · %s · %s</p>\n%s</section>\n",
-			name, name, strings.Join(statuses, ", "), html.EscapeString(fmt.Sprint(e["title"])), retry, markdown(fmt.Sprint(e["text"])))
+		fmt.Fprintf(&out, "<section>\n<h2 id=\"%s\"><a class=\"self\" href=\"#%s\"><code>%s</code></a></h2>\n<p class=\"quiet\">%s · %s · %s</p>\n%s</section>\n",
+			name, name, name, strings.Join(statuses, ", "), html.EscapeString(fmt.Sprint(e["title"])), retry, markdown(fmt.Sprint(e["text"])))
 	}
 	return out.String()
 }

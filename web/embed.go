@@ -56,8 +56,8 @@ func zip(body []byte) []byte {
 }
 
 // Handler serves the pages: "/", and everything below "/docs/" and "/examples/", for GET and HEAD, with strong ETags, so that
-// a browser asks again but loads only what a new version of the program changed; and "/problems/CODE", which leads to the
-// words about a code. It is safe for concurrent use.
+// a browser asks again but loads only what a new version of the program changed; "/docs", which leads to "/docs/", and
+// "/problems/CODE", which leads to the words about a code. It is safe for concurrent use.
 func Handler() http.Handler {
 	pages := map[string]page{}
 	err := fs.WalkDir(files, ".", func(name string, entry fs.DirEntry, err error) error {
@@ -118,6 +118,10 @@ func (h handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		h.problem(w, code)
 		return
 	}
+	if r.URL.Path == "/docs" { // as people type it
+		redirect(w, http.StatusPermanentRedirect, "/docs/")
+		return
+	}
 	p, ok := h[r.URL.Path]
 	if !ok {
 		refuse(w, http.StatusNotFound, "not_found", "Not found")
@@ -152,9 +156,14 @@ func (h handler) problem(w http.ResponseWriter, code string) {
 		refuse(w, http.StatusNotFound, "not_found", "Not found")
 		return
 	}
-	w.Header().Set("Location", "/docs/problems#"+code)
+	redirect(w, http.StatusFound, "/docs/problems#"+code)
+}
+
+// redirect leads to another place of this server. It is asked again each time, as another version may have other pages.
+func redirect(w http.ResponseWriter, status int, to string) {
+	w.Header().Set("Location", to)
 	w.Header().Set("Cache-Control", "no-cache")
-	w.WriteHeader(http.StatusFound)
+	w.WriteHeader(status)
 }
 
 // takesGzip reports whether a client names gzip and does not rule it out.

@@ -47,6 +47,20 @@ func TestProblemLinks(t *testing.T) {
 	}
 }
 
+// TestDocsAddress proves that the address that people type leads to the first page, and that no other path is mended.
+func TestDocsAddress(t *testing.T) {
+	for _, method := range []string{http.MethodGet, http.MethodHead} {
+		if got := get(method, "/docs", nil); got.status != http.StatusPermanentRedirect || got.header.Get("Location") != "/docs/" || got.body != "" {
+			t.Errorf("%s: %d %v", method, got.status, got.header)
+		}
+	}
+	for _, path := range []string{"/docs//", "/docs/produce/", "/examples", "/problems", "/doc"} {
+		if got := get(http.MethodGet, path, nil); got.status != http.StatusNotFound {
+			t.Errorf("%s: %d", path, got.status)
+		}
+	}
+}
+
 // TestDocsHold proves that the pages of the documentation have every page and anchor that they lead to, load nothing from
 // elsewhere, and have no script or style that their policy would stop.
 func TestDocsHold(t *testing.T) {

@@ -30,6 +30,7 @@ const topicsPath = "/v1/topics/"
 func (s *Server) routes() []route {
 	return []route{
 		{http.MethodGet, "/", s.getWeb},
+		{http.MethodGet, "/docs", s.getWeb},
 		{http.MethodGet, "/docs/", s.getWeb},
 		{http.MethodGet, "/docs/{page}", s.getWeb},
 		{http.MethodGet, "/problems/{code}", s.getWeb},
