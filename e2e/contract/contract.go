@@ -190,9 +190,12 @@ func (c *Contract) answer(request *http.Request, at *path, x *Exchange, body []b
 // request checks the parameters and the body of a request that the server took.
 func (c *Contract) request(request *http.Request, x *Exchange) error {
 	media := mediaType(x.Request.Header)
-	sent, err := decoded(x.Request.Header, x.Sent)
-	if err != nil {
-		return err
+	sent := x.Sent
+	if sent != nil {
+		var err error
+		if sent, err = decoded(x.Request.Header, sent); err != nil {
+			return err
+		}
 	}
 	parameters := c.validator.GetParameterValidator()
 	for _, check := range []func(*http.Request) (bool, []*verrors.ValidationError){parameters.ValidateQueryParams, parameters.ValidateHeaderParams} {
