@@ -56,7 +56,7 @@ func TestRoutesEqualContract(t *testing.T) {
 func TestRequestExamples(t *testing.T) {
 	d := openDoor(t)
 	d.topic("t", 3)
-	d.topic("w", 1)
+	d.topic("w", 1, "retention.ms", "-1") // an example makes retention look, and the work is of 1970
 	d.work("w", 20)
 	var doc map[string]any
 	if err := yaml.Unmarshal(contractText(), &doc); err != nil {
