@@ -41,22 +41,6 @@ type door struct {
 	addr   string
 }
 
-// openBroker is a broker until the test ends. Open it outside of a bubble: its
-// goroutines have a clock of their own.
-func openBroker(t testing.TB) *broker.Broker {
-	t.Helper()
-	b, err := broker.Open(t.Context(), broker.Options{Path: t.TempDir()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := b.Close(); err != nil {
-			t.Errorf("close broker: %v", err)
-		}
-	})
-	return b
-}
-
 func openDoor(t testing.TB, change ...func(*Options)) *door {
 	t.Helper()
 	reg := prometheus.NewRegistry()
