@@ -41,6 +41,7 @@ func TestIdempotencyKey(t *testing.T) {
 	d.topic("t", 4, "max.message.bytes", "2000")
 	d.topic("u", 4)
 	const event = `{"specversion":"1.0","id":"42","source":"/s","type":"t","data":{"a":1}}`
+	waiting := strings.NewReplacer("acks=0", "acks=all", "acks=1", "acks=all")
 	var many strings.Builder
 	for i := range 1500 {
 		fmt.Fprintf(&many, "{\"key\":\"k%d\",\"value\":\"%s\"}\n", i%50, strings.Repeat("x", i%90))
@@ -74,6 +75,10 @@ func TestIdempotencyKey(t *testing.T) {
 		first := d.tried(tc.path, tc.media, tc.body, headers...)
 		if first.StatusCode/100 != 2 {
 			t.Fatalf("%s: %d %s", tc.path, first.StatusCode, first.body)
+		}
+		// Who asks for acks=all waits until it is committed, and the end stands.
+		if a := d.tried(waiting.Replace(tc.path), tc.media, tc.body, headers...); a.StatusCode/100 != 2 {
+			t.Fatalf("%s: %d %s", tc.path, a.StatusCode, a.body)
 		}
 		end := d.end("t")
 		d.wantReplay(first, tc.path, tc.media, tc.body, headers...)
