@@ -89,6 +89,7 @@ func (b *Broker) bury(ctx context.Context, p auth.Principal, d *deadLetter) (nex
 	if err := set.Key(auth.Principal{}, key, sha256.Sum256([]byte(key))); err != nil {
 		return 0, fmt.Errorf("dead letter topic %q: %w", d.topic, err)
 	}
+	set.origin.named = true // another try may be for another reason
 	partition := int32(-1)
 	if r.Key == nil {
 		partition = d.part.id.Partition % set.origin.partitions

@@ -26,6 +26,8 @@ type origin struct {
 	producer int64
 	epoch    int16
 	keyed    bool
+	// named says that the key alone is the request: records of a retry may differ.
+	named bool
 	// stamp is the time of the first try in ms: the base timestamp of all batches
 	// and the time of records that have none.
 	stamp int64
@@ -50,6 +52,9 @@ type earlier struct {
 	storage.Written
 	index   int32 // of the set's batch, -1 until a record of it has come
 	records int   // that have come
+	// came sums up the records that have come; nil if they are not held against
+	// those that are stored.
+	came *likeness
 }
 
 func asEarlier(batches []storage.Written) []*earlier {
@@ -105,9 +110,15 @@ func keyHash(p auth.Principal, topic, key string) int64 {
 // is not written again: its results are duplicates, and records without a time
 // have that of the first try.
 //
+// Of a request that was tried before the log knows 15 bits of the digest. One that
+// has the same ones is told by its records, which are held against those that are
+// stored, as long as they are: what retention, compaction or damage has taken is
+// told by the 15 bits alone.
+//
 // The key is the set's until Produce returns or the set is closed. Errors:
 // ErrKeyInProgress if another set has it, or the topic is getting more
-// partitions; ErrKeyReused if it was used for another request.
+// partitions; ErrKeyReused if it was used for another request, which may also be that of Append
+// or Produce.
 func (s *RecordSet) Key(p auth.Principal, key string, request [sha256.Size]byte) error {
 	t := s.broker.topic(s.topic.ID)
 	if t == nil {
@@ -215,7 +226,7 @@ func (o *origin) keyless() int32 {
 
 // trace finds the partition of a record, and notes it if an earlier try has
 // written it.
-func (s *RecordSet) trace(partition int32, key []byte) (to int32, written bool) {
+func (s *RecordSet) trace(partition int32, ts int64, key, value []byte, headers []record.Header) (to int32, written bool) {
 	o := s.origin
 	switch {
 	case partition >= 0:
@@ -233,8 +244,18 @@ func (s *RecordSet) trace(partition int32, key []byte) (to int32, written bool) 
 			w.index = int32(len(s.batches))
 			s.batches = append(s.batches, building{partition: partition, was: w})
 			s.open[partition] = -1
+			if o.keyed && !o.named {
+				w.came = newLikeness()
+			}
 		}
 		w.records++
+		if w.came != nil {
+			since := int64(0)
+			if ts >= 0 {
+				since = ts - s.Now()
+			}
+			w.came.add(since, key, value, headers)
+		}
 		s.placement = append(s.placement, w.index)
 		o.advance(partition)
 		return partition, true
@@ -270,10 +291,18 @@ func (s *RecordSet) sound() error {
 	if o.growths >= 0 && o.running != nil && o.running.growths.Load() != o.growths {
 		return fmt.Errorf("%w: the topic is getting more partitions", ErrKeyInProgress)
 	}
-	for _, batches := range o.written {
+	for partition, batches := range o.written {
 		for _, w := range batches {
 			switch {
 			case w.records == w.Count():
+				if w.came == nil {
+					break
+				}
+				if alike, err := s.alike(partition, w); err != nil {
+					return err
+				} else if !alike {
+					return ErrKeyReused
+				}
 			case o.keyed:
 				return ErrKeyReused
 			case w.records > 0:

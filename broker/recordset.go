@@ -99,7 +99,7 @@ func (b *Broker) NewRecordSet(ctx context.Context, p auth.Principal, topic strin
 func (s *RecordSet) Add(partition int32, ts int64, key, value []byte, headers []record.Header) error {
 	if s.origin != nil {
 		var written bool
-		if partition, written = s.trace(partition, key); written {
+		if partition, written = s.trace(partition, ts, key, value, headers); written {
 			return nil
 		}
 	}
