@@ -17,8 +17,11 @@ import (
 
 const (
 	// uploadPart is how many bytes of lines are appended at a time at most,
-	// unless one line is longer. It holds fewer lines than MaxRecords.
+	// unless one line is longer.
 	uploadPart = 256 << 10
+	// uploadLines is how many lines a part has at most: until its receipts are
+	// written it keeps some bytes for each.
+	uploadLines = 8 << 10
 	// uploadDelay is how long a line waits for others.
 	uploadDelay = 5 * time.Millisecond
 	// uploadChunk is how much is read at a time.

@@ -16,17 +16,20 @@ func (u *upload) append(n int) error {
 	if n == 0 {
 		return nil
 	}
-	text := u.buf.bytes[:n]
-	part, err := u.parse(text)
-	if part != nil {
-		u.queue <- *part
-		u.at.Records += part.count
+	for text := u.buf.bytes[:n]; len(text) > 0; {
+		lines := text[:len(text)-len(api.FromLine(text, uploadLines+1))]
+		part, err := u.parse(lines)
+		if part != nil {
+			u.queue <- *part
+			u.at.Records += part.count
+		}
+		if err != nil {
+			return err
+		}
+		u.at.Lines += bytes.Count(lines, []byte{'\n'})
+		u.at.Bytes += int64(len(lines))
+		text = text[len(lines):]
 	}
-	if err != nil {
-		return err
-	}
-	u.at.Lines += bytes.Count(text, []byte{'\n'})
-	u.at.Bytes += int64(n)
 	u.whole = 0
 	if rest := len(u.buf.bytes) - n; rest > 0 {
 		copy(u.buf.bytes, u.buf.bytes[n:])
