@@ -290,6 +290,19 @@ func (b *Broker) AckLease(ctx context.Context, p auth.Principal, id, lease strin
 	return state, err
 }
 
+// ReturnLease undoes a lease of which nobody was told: it does not count as a
+// delivery. One that does not live any more needs nothing. Errors as AckLease.
+func (b *Broker) ReturnLease(ctx context.Context, p auth.Principal, id, lease string) error {
+	c, err := b.leaseCall(ctx, p, id, lease)
+	if err != nil {
+		return err
+	}
+	_, err = c.step(ctx, func(l *group.Leases, now time.Time) (group.LeaseInfo, group.LeaseEffects, error) {
+		return group.LeaseInfo{}, l.Return(now, c.at, c.nonce), nil
+	})
+	return err
+}
+
 // ExtendLease has a lease end d from now, or with 0 after the time for which it
 // was taken. Errors as AckLease.
 func (b *Broker) ExtendLease(ctx context.Context, p auth.Principal, id, lease string, d time.Duration) (LeaseState, error) {

@@ -48,7 +48,7 @@ func (s *Server) read(w *responseWriter, r *http.Request, whole bool) error {
 	case o.stream:
 		err = s.stream(ctx, w, r, o)
 	default:
-		f := &fetching{s: s, w: w, r: r, o: o}
+		f := &fetching{s: s, w: w, r: r, o: o, memory: s.holding(r)}
 		err = f.run(ctx)
 		f.release()
 	}
@@ -108,9 +108,8 @@ type fetching struct {
 	parts []part
 	gaps  []gap
 	// scan is nil without a filter.
-	scan *scan
-	// held is what the answer counts for in the budget.
-	held int64
+	scan   *scan
+	memory holding
 }
 
 // part is what was found in one partition.
@@ -192,27 +191,7 @@ func (f *fetching) release() {
 			p.Section = nil
 		}
 	}
-	f.s.opts.Answers.Give(principal(f.r), f.held)
-	f.held = 0
-}
-
-// answerBytes is what every answer holds: the first buffers of a walk, and that
-// of the text.
-const answerBytes = 192 << 10
-
-// hold counts what the answer is made in, which has total bytes beside
-// answerBytes. What was taken once is kept to the end: what the plan had room
-// for the answer has, too.
-func (f *fetching) hold(total int64) error {
-	more := answerBytes + total - f.held
-	if more <= 0 {
-		return nil
-	}
-	if err := f.s.opts.Answers.Grow(principal(f.r), f.held, more); err != nil {
-		return err
-	}
-	f.held += more
-	return nil
+	f.memory.release()
 }
 
 func (f *fetching) beginWalk(p *part) {
@@ -220,7 +199,7 @@ func (f *fetching) beginWalk(p *part) {
 		p.walk = api.NewWalk(p.Section, func(offset int64, err error) error {
 			return f.s.broker.NoteDamage(f.o.topic, f.at[p.index].Partition, offset, err)
 		})
-		p.walk.Bound(f.hold)
+		p.walk.Bound(f.memory.hold)
 	}
 }
 
@@ -292,7 +271,7 @@ func (f *fetching) plans(ctx context.Context) (records int, moved bool, err erro
 // planAll finds out which records the answer has, before its first byte is
 // written. moved says that there were batches at all.
 func (f *fetching) planAll() (records int, moved bool, err error) {
-	if err := f.hold(0); err != nil {
+	if err := f.memory.hold(0); err != nil {
 		return 0, false, err
 	}
 	left := api.Limits{Records: f.o.maxRecords, Bytes: f.o.maxBytes, Events: f.o.form.Events == api.EventsOnly}

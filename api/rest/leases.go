@@ -2,6 +2,7 @@ package rest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"net/http"
@@ -138,7 +139,7 @@ func (s *Server) takeLeases(w *responseWriter, r *http.Request) error {
 	if ctx.Err() != nil {
 		w.Header().Set("Connection", "close")
 	}
-	a := &leaseAnswer{s: s, w: w, r: r, group: group, form: form, leases: leases}
+	a := &leaseAnswer{s: s, w: w, r: r, group: group, form: form, leases: leases, memory: s.holding(r)}
 	defer a.release()
 	return a.write()
 }
@@ -164,29 +165,42 @@ type leaseAnswer struct {
 	form   api.Form
 	leases []broker.Lease
 	plans  []api.Plan
+	memory holding
 }
 
 func (a *leaseAnswer) release() {
+	a.memory.release()
 	for i := range a.leases {
 		a.leases[i].Section.Release()
 	}
 }
 
-// giveBack returns a lease of which the client was told nothing.
-func (a *leaseAnswer) giveBack(l *broker.Lease) {
+// giveBack returns a lease of which the client was told nothing. It counts as
+// delivered only if its records cannot be shown, so that no record goes to the
+// dead letters because others left no memory for it.
+func (a *leaseAnswer) giveBack(l *broker.Lease, delivered bool) {
 	ctx := context.WithoutCancel(a.r.Context())
 	// If that fails too, the lease ends by itself.
-	_, _ = a.s.broker.ReleaseLease(ctx, principal(a.r), a.group, l.ID, broker.ReleaseRequest{Upto: -1})
+	if delivered {
+		_, _ = a.s.broker.ReleaseLease(ctx, principal(a.r), a.group, l.ID, broker.ReleaseRequest{Upto: -1})
+	} else {
+		_ = a.s.broker.ReturnLease(ctx, principal(a.r), a.group, l.ID)
+	}
 }
 
 func (a *leaseAnswer) walk(l *broker.Lease) *api.Walk {
-	return api.NewWalk(l.Section, func(offset int64, err error) error {
+	walk := api.NewWalk(l.Section, func(offset int64, err error) error {
 		return a.s.broker.NoteDamage(l.Topic, l.Partition, offset, err)
 	})
+	walk.Bound(a.memory.hold)
+	return walk
 }
 
 // plan looks through the records of a lease before any of them is sent.
 func (a *leaseAnswer) plan(l *broker.Lease) (api.Plan, error) {
+	if err := a.memory.hold(0); err != nil {
+		return api.Plan{}, err
+	}
 	walk := a.walk(l)
 	defer walk.Release()
 	plan, err := api.PlanSection(walk, l.Partition, l.First, api.Limits{Records: math.MaxInt, Bytes: math.MaxInt}, nil)
@@ -209,7 +223,7 @@ func (a *leaseAnswer) planAll() error {
 			continue
 		}
 		failed = api.ProblemOf(err).At(l.Topic, l.Partition)
-		a.giveBack(&l)
+		a.giveBack(&l, errors.Is(err, broker.ErrCorruptRecord))
 		l.Section.Release()
 	}
 	if a.leases = good; len(good) == 0 {
@@ -225,7 +239,7 @@ func (a *leaseAnswer) write() error {
 	}
 	if err := a.r.Context().Err(); err != nil {
 		for i := range a.leases {
-			a.giveBack(&a.leases[i])
+			a.giveBack(&a.leases[i], false)
 		}
 		return err
 	}
@@ -244,7 +258,7 @@ func (a *leaseAnswer) write() error {
 			// What is out cannot be taken back, only broken off; what is not sent
 			// is not known either.
 			for k := i; k < len(a.leases); k++ {
-				a.giveBack(&a.leases[k])
+				a.giveBack(&a.leases[k], k == i)
 			}
 			if !out.sent && i == 0 {
 				return err

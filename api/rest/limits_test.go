@@ -311,3 +311,35 @@ func TestAnswerBudget(t *testing.T) {
 		t.Errorf("%d bytes still reserved", answers.Used())
 	}
 }
+
+// A take of leases and a look at one record are bound like a fetch. A lease that
+// there was no memory for does not count as delivered, so that nothing goes to
+// the dead letters because of other clients.
+func TestAnswerBudgetElsewhere(t *testing.T) {
+	answers := api.NewBudget(16<<20, 2<<20)
+	d := openDoor(t, func(s *setup) { s.Answers = answers })
+	d.topic("dead", 1)
+	d.topic("z", 1, "compression.type", "zstd", "max.message.bytes", "10000000")
+	d.do("POST", "/v1/topics/z/records", make([]byte, 6<<20), "Content-Type", mediaBytes).want(t, 200, "")
+	const record, work = "/v1/topics/z/partitions/0/records/0", `{"topics":["z"],"max_bytes":10000000,"max_deliveries":2,"dead_letter_topic":"dead"}`
+	if err := answers.Take(auth.Anonymous, 1<<20); err != nil {
+		t.Fatal(err)
+	}
+	for range 4 {
+		if a := d.take("g", work).want(t, 429, "quota_in_flight"); a.Header.Get("Retry-After") != "1" {
+			t.Errorf("%v", a.Header)
+		}
+		d.do("GET", record, nil).want(t, 429, "quota_in_flight")
+		if answers.Used() != 1<<20 {
+			t.Fatalf("%d bytes still reserved", answers.Used()-1<<20)
+		}
+	}
+	answers.Give(auth.Anonymous, 1<<20)
+	if l := d.takeOne("g", work); l.DeliveryCount != 1 || len(l.Records) != 1 {
+		t.Errorf("delivery %d of %d records", l.DeliveryCount, len(l.Records))
+	}
+	d.do("GET", record, nil).want(t, 200, "")
+	if answers.Used() != 0 || d.end("dead") != 0 {
+		t.Errorf("%d bytes still reserved, %d dead letters", answers.Used(), d.end("dead"))
+	}
+}

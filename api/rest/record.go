@@ -27,6 +27,7 @@ type oneRecord struct {
 	media      string
 	form       api.Form
 	conditions conditions
+	memory     holding
 }
 
 // readRecord answers with one record, which never changes. In JSON it is as in
@@ -46,7 +47,7 @@ func (s *Server) readRecord(w *responseWriter, r *http.Request) error {
 }
 
 func (s *Server) recordParams(w *responseWriter, r *http.Request) (o *oneRecord, topic string, err error) {
-	o = &oneRecord{s: s, w: w, r: r}
+	o = &oneRecord{s: s, w: w, r: r, memory: s.holding(r)}
 	if topic, err = topicParam(r); err != nil {
 		return nil, "", err
 	}
@@ -112,6 +113,11 @@ func (o *oneRecord) answer() error {
 		return o.s.broker.NoteDamage(o.topic.Name, o.partition, offset, err)
 	})
 	defer walk.Release()
+	defer o.memory.release()
+	if err := o.memory.hold(0); err != nil {
+		return err
+	}
+	walk.Bound(o.memory.hold)
 	plan, err := api.PlanSection(walk, o.partition, o.offset, api.Limits{Records: 1}, nil)
 	if err != nil {
 		return err
