@@ -27,7 +27,8 @@ const (
 
 // answerCoding is the content coding that the client likes best for an answer
 // (RFC 9110 section 12.5.3); of equals it is zstd. An answer that is told to have
-// none of those that there are, not even identity, has that all the same.
+// none of those that there are, not even identity, has that all the same, as
+// openapi.yaml says.
 func answerCoding(h http.Header) string {
 	given := map[string]float64{}
 	for item := range strings.SplitSeq(strings.Join(h["Accept-Encoding"], ","), ",") {
