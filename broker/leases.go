@@ -146,45 +146,27 @@ func (r *LeaseRequest) check() (err error) {
 // Errors: ErrInvalidGroupID; ErrGroupTypeConflict; ErrOverloaded; those of a
 // fetch for a topic; *CorruptError and its like if nothing else can be given.
 func (b *Broker) TakeLeases(ctx context.Context, p auth.Principal, id string, r *LeaseRequest) ([]Lease, error) {
-	req := *r
+	leases, _, err := b.AckAndTakeLeases(ctx, p, id, r, nil)
+	return leases, err
+}
+
+// checkTake looks at what a take asks for, before anything happens.
+func (b *Broker) checkTake(ctx context.Context, p auth.Principal, id string, req *LeaseRequest) error {
 	if err := req.check(); err != nil {
-		return nil, err
+		return err
 	}
 	if id == "" {
-		return nil, fmt.Errorf("%w: it is empty", ErrInvalidGroupID)
+		return fmt.Errorf("%w: it is empty", ErrInvalidGroupID)
 	}
 	if err := b.allowedGroup(p, auth.Read, id); err != nil {
-		return nil, err
+		return err
 	}
 	if req.DeadLetter != "" {
 		if _, err := b.ensure(ctx, p, auth.Write, req.DeadLetter); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	waiting := ctx
-	if req.Wait > 0 {
-		var cancel func()
-		waiting, cancel = b.bound(ctx, req.Wait, ErrTimedOut)
-		defer cancel()
-	}
-	for {
-		topics, err := b.leasedTopics(p, req.Topics)
-		if err != nil {
-			return nil, err
-		}
-		s, err := b.shard(ctx, id, true)
-		if err != nil {
-			return nil, err
-		}
-		t := &taking{broker: b, shard: s, principal: p, id: id, req: &req, topics: topics}
-		leases, err := t.take(ctx, waiting)
-		if err != nil || len(leases) > 0 {
-			return leases, err
-		}
-		if waiting.Err() != nil || t.over {
-			return nil, ctx.Err()
-		}
-	}
+	return nil
 }
 
 // leasedTopics finds the topics of a take.
@@ -216,20 +198,25 @@ func (b *Broker) leaseCall(ctx context.Context, p auth.Principal, id, lease stri
 		return c, err
 	}
 	c.group = id
-	if c.at, c.nonce, err = parseLeaseID(lease); err != nil {
-		return c, err
-	}
-	c.topic, err = b.resolve(p, auth.Read, TopicRef{ID: c.at.Topic})
-	if errors.Is(err, ErrUnknownTopicID) {
-		return c, fmt.Errorf("%w: its topic is gone", ErrLeaseLost)
-	}
-	if err != nil {
+	if c.at, c.nonce, c.topic, err = b.leaseOf(p, lease); err != nil {
 		return c, err
 	}
 	if c.shard, err = b.shard(ctx, id, false); err == nil && c.shard == nil {
 		err = ErrLeaseLost
 	}
 	return c, err
+}
+
+// leaseOf reads a lease's id and finds its topic.
+func (b *Broker) leaseOf(p auth.Principal, lease string) (at group.Partition, n group.Nonce, t *controller.Topic, err error) {
+	if at, n, err = parseLeaseID(lease); err != nil {
+		return at, n, nil, err
+	}
+	t, err = b.resolve(p, auth.Read, TopicRef{ID: at.Topic})
+	if errors.Is(err, ErrUnknownTopicID) {
+		err = fmt.Errorf("%w: its topic is gone", ErrLeaseLost)
+	}
+	return at, n, t, err
 }
 
 // leaseStep is a step of the state machine about one lease.

@@ -22,6 +22,7 @@ type taking struct {
 	req       *LeaseRequest
 	topics    []*controller.Topic
 	token     group.Token // set by the shard's goroutine
+	acks      *acking
 	// over says that there is no use in another round.
 	over bool
 }
@@ -96,7 +97,11 @@ func (t *taking) park(h *held, now time.Time, done func(group.Handout)) error {
 	s.takes[t.token] = done
 	s.lease(h, h.leases.Know(now, r))
 	s.collect() // what is there is told at once
-	s.lease(h, h.leases.Take(now, t.token, r))
+	results, taken := h.leases.AckAndTake(now, t.token, r, t.acks.due())
+	if len(results) > 0 {
+		t.acks.results = results
+	}
+	s.lease(h, taken)
 	if s.takes[t.token] == nil || t.req.Wait > 0 {
 		return nil
 	}

@@ -26,6 +26,7 @@ type takeRequest struct {
 	WaitMS        *int64   `json:"wait_ms"`
 	MaxDeliveries *int64   `json:"max_deliveries"`
 	DeadLetter    *string  `json:"dead_letter_topic"`
+	Ack           []string `json:"ack"`
 }
 
 // member is a number of a body in [least, most], or 0 where it is not given.
@@ -50,6 +51,9 @@ func (t *takeRequest) read(r *http.Request) (*broker.LeaseRequest, error) {
 	out := &broker.LeaseRequest{Topics: t.Topics}
 	if len(t.Topics) == 0 || len(t.Topics) > broker.MaxLeases {
 		return nil, api.InvalidParameter("topics", fmt.Sprintf("want the names of 1 to %d topics", broker.MaxLeases))
+	}
+	if len(t.Ack) > broker.MaxLeases {
+		return nil, api.InvalidParameter("ack", fmt.Sprintf("want at most %d ids of leases", broker.MaxLeases))
 	}
 	if t.From != nil {
 		switch *t.From {
@@ -132,14 +136,14 @@ func (s *Server) takeLeases(w *responseWriter, r *http.Request) error {
 	}
 	ctx, done := s.waitContext(r.Context())
 	defer done()
-	leases, err := s.broker.TakeLeases(ctx, principal(r), group, req)
+	leases, acks, err := s.broker.AckAndTakeLeases(ctx, principal(r), group, req, body.Ack)
 	if err != nil && (ctx.Err() == nil || r.Context().Err() != nil) {
 		return err
 	}
 	if ctx.Err() != nil {
 		w.Header().Set("Connection", "close")
 	}
-	a := &leaseAnswer{s: s, w: w, r: r, group: group, form: form, leases: leases, memory: s.holding(r)}
+	a := &leaseAnswer{s: s, w: w, r: r, group: group, form: form, leases: leases, acks: acks, memory: s.holding(r)}
 	defer a.release()
 	return a.write()
 }
@@ -164,6 +168,7 @@ type leaseAnswer struct {
 	group  string
 	form   api.Form
 	leases []broker.Lease
+	acks   []broker.LeaseAck
 	plans  []api.Plan
 	memory holding
 }
@@ -212,7 +217,7 @@ func (a *leaseAnswer) plan(l *broker.Lease) (api.Plan, error) {
 }
 
 // planAll keeps the leases whose records can be shown and gives the others back;
-// it fails if there were only such.
+// it fails if there were only such, unless there are acks to tell of.
 func (a *leaseAnswer) planAll() error {
 	var failed error
 	good := a.leases[:0]
@@ -226,7 +231,7 @@ func (a *leaseAnswer) planAll() error {
 		a.giveBack(&l, errors.Is(err, broker.ErrCorruptRecord))
 		l.Section.Release()
 	}
-	if a.leases = good; len(good) == 0 {
+	if a.leases = good; len(good) == 0 && len(a.acks) == 0 {
 		return failed
 	}
 	return nil
@@ -266,10 +271,43 @@ func (a *leaseAnswer) write() error {
 			panic(http.ErrAbortHandler)
 		}
 	}
-	out.text("]}\n")
+	out.text("]")
+	a.writeAcks(out)
+	out.text("}\n")
 	a.s.metrics.recordsOut.Add(float64(records))
 	out.finish()
 	return nil
+}
+
+// writeAcks tells what became of the acks that came with the take.
+func (a *leaseAnswer) writeAcks(out *chunks) {
+	for i := range a.acks {
+		if i == 0 {
+			out.text(`,"acks":[{"lease_id":`)
+		} else {
+			out.text(`,{"lease_id":`)
+		}
+		ack := &a.acks[i]
+		out.quote(ack.ID)
+		if ack.Err != nil {
+			out.problem(api.ProblemOf(ack.Err))
+		} else {
+			out.text(`,"topic":`)
+			out.quote(ack.State.Topic)
+			out.text(`,"partition":`)
+			out.integer(int64(ack.State.Partition))
+			out.text(`,"committed_offset":`)
+			out.integer(ack.State.Committed)
+			if ack.State.AlreadyCommitted {
+				out.text(`,"already_committed":true`)
+			}
+		}
+		out.text("}")
+		if i == len(a.acks)-1 {
+			out.text("]")
+		}
+		out.flushFull()
+	}
 }
 
 // lease writes one lease.

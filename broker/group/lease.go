@@ -180,8 +180,11 @@ type slot struct {
 	record     *LeaseRecord // nil for none
 	until      time.Time    // of the lease, the reservation or the delay
 	holder     Token        // of the reservation
-	err        error        // why it cannot be read
-	served     int64
+	// pending is what an ack has changed that came with a take which has the slot
+	// reserved since: it is committed with what the take leads to.
+	pending []LeaseChange
+	err     error // why it cannot be read
+	served  int64
 	// Where it is in a heap: free by turns, or due; a slot is in one at most.
 	index int
 }
@@ -283,6 +286,7 @@ func (l *Leases) enter(s *slot, p phase, until time.Time) {
 	if s.phase == leased {
 		l.live--
 	}
+	l.flush(s)
 	s.phase, s.until = p, until
 	switch p {
 	case leased:
@@ -298,6 +302,12 @@ func (l *Leases) enter(s *slot, p phase, until time.Time) {
 		}
 	case unknown, watched:
 	}
+}
+
+// flush has committed what is pending.
+func (l *Leases) flush(s *slot) {
+	l.out.Changes = append(l.out.Changes, s.pending...)
+	s.pending = nil
 }
 
 // position is where the next lease begins, as far as it is known: a log may

@@ -30,13 +30,13 @@ func TestLeaseModel(t *testing.T) {
 		}
 		m.drain()
 	}
-	if did.taken == 0 || did.acked == 0 || did.again == 0 || did.lost == 0 || did.crashes == 0 || did.dead == 0 || did.unknown == 0 {
+	if did.taken == 0 || did.acked == 0 || did.together == 0 || did.again == 0 || did.lost == 0 || did.crashes == 0 || did.dead == 0 || did.unknown == 0 {
 		t.Errorf("not all was tried: %+v", did)
 	}
 }
 
 // leaseDeeds counts what the seeds did, so that none of it is left out unseen.
-type leaseDeeds struct{ taken, acked, again, lost, crashes, dead, unknown int }
+type leaseDeeds struct{ taken, acked, together, again, lost, crashes, dead, unknown int }
 
 type leaseModel struct {
 	t    *testing.T
@@ -200,7 +200,7 @@ func (m *leaseModel) check() {
 		if s.record != nil && s.committed >= 0 && s.record.First != s.committed {
 			m.fail("%v: a record of %d, committed is %d", at, s.record.First, s.committed)
 		}
-		if len(m.pending) == 0 {
+		if len(m.pending) == 0 && s.pending == nil {
 			k, ok := m.durable[at]
 			if !ok {
 				k.offset = -1
@@ -254,7 +254,34 @@ func (m *leaseModel) startTake() {
 	}
 	m.token++
 	m.waiting[m.token] = r
-	m.take(m.l.Take(m.now, m.token, r), nil)
+	m.take(m.ackAndTake(r), nil)
+}
+
+// ackAndTake is a take with the acks of some leases, which may be over.
+func (m *leaseModel) ackAndTake(r *TakeRequest) LeaseEffects {
+	var acks []Acked
+	var of []*LeaseInfo
+	for _, at := range modelPartitions {
+		if all := m.leases[at]; len(all) > 0 && m.rng.IntN(3) == 0 {
+			i := all[len(all)-1-m.rng.IntN(min(2, len(all)))]
+			acks, of = append(acks, Acked{at, i.Nonce}), append(of, i)
+		}
+	}
+	results, e := m.l.AckAndTake(m.now, m.token, r, acks)
+	for k, got := range results {
+		i := of[k]
+		live := i.Live && m.now.Before(i.Until)
+		switch {
+		case got.Err == nil && got.Info.AlreadyCommitted:
+			m.did.again++
+		case live != (got.Err == nil):
+			m.fail("ack with a take of %v of %v, live %v until %v at %v: %v", i.Nonce, i.At, i.Live, i.Until, m.now, got.Err)
+		case live:
+			m.did.together++
+			m.acked(i, &got.Info, -1)
+		}
+	}
+	return e
 }
 
 // anyOf picks a key, the same for the same seed.

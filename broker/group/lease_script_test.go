@@ -68,6 +68,8 @@ func (s *leaseScript) run(t *testing.T, d *datadriven.TestData) string {
 		return s.take(text("as", "w"), text("topics", "a"), int32(number("partitions", 2)), number("latest", -1), int(number("max", 64)), LeaseTerms{
 			Duration: 10 * time.Second, MaxDeliveries: int32(number("deliveries", 0)), DeadLetter: text("dead", ""),
 		})
+	case "ack-and-take":
+		return s.ackAndTake(text("as", "w"), int32(number("partitions", 2)), int(number("max", 64)), d.Input)
 	case "arrived":
 		return s.show(s.l.Arrived(s.now, at))
 	case "grant":
@@ -113,6 +115,26 @@ func (s *leaseScript) take(as, topics string, partitions int32, latest int64, mo
 		r.Topics = append(r.Topics, in)
 	}
 	return s.show(s.l.Take(s.now, s.token, r))
+}
+
+// ackAndTake reads a line for each ack: the partition and the lease.
+func (s *leaseScript) ackAndTake(as string, partitions int32, most int, input string) string {
+	s.token++
+	terms := LeaseTerms{Duration: 10 * time.Second}
+	s.names[s.token], s.tokens[as], s.terms[s.token] = as, s.token, terms
+	var acks []Acked
+	for line := range strings.Lines(input) {
+		f := strings.Fields(line)
+		a := Acked{At: s.at(f[0])}
+		_, _ = fmt.Sscan(f[1], &a.Nonce[0])
+		acks = append(acks, a)
+	}
+	results, e := s.l.AckAndTake(s.now, s.token, &TakeRequest{Topics: []TakeTopic{{ID: leaseTopic("a"), Partitions: partitions}}, MaxPartitions: most, LeaseTerms: terms}, acks)
+	out := ""
+	for _, r := range results {
+		out += s.verdict(&r.Info, LeaseEffects{}, r.Err)
+	}
+	return out + s.show(e)
 }
 
 // grant reads a line for each partition: its name, first, next, end and what else.

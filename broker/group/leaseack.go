@@ -3,6 +3,7 @@ package group
 import (
 	"crypto/subtle"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -60,30 +61,69 @@ func (l *Leases) advance(s *slot, upto int64) *LeaseRecord {
 // Ack commits what a lease has done, up to the offset upto or with -1 all. The
 // lease goes on if something is left.
 func (l *Leases) Ack(now time.Time, at Partition, n Nonce, upto int64) (LeaseInfo, LeaseEffects, error) {
+	i, err := l.ack(now, at, n, upto, l.settle)
+	return i, l.done(now), err
+}
+
+// Acked names a lease of which all was done.
+type Acked struct {
+	At    Partition
+	Nonce Nonce
+}
+
+// AckResult is what became of an Acked.
+type AckResult struct {
+	Info LeaseInfo
+	Err  error
+}
+
+// ackAll acks whole leases. Their slots stay reserved for the take, if there is
+// one, and what was changed is pending there.
+func (l *Leases) ackAll(now time.Time, acks []Acked, tk *take) []AckResult {
+	results := make([]AckResult, len(acks))
+	for i, a := range acks {
+		before := len(l.out.Changes)
+		results[i].Info, results[i].Err = l.ack(now, a.At, a.Nonce, -1, func(s *slot) {
+			if tk == nil {
+				l.settle(s)
+				return
+			}
+			l.enter(s, reserved, now.Add(tk.req.Duration))
+			s.holder = tk.token
+			s.pending = slices.Clone(l.out.Changes[before:])
+			l.out.Changes = l.out.Changes[:before]
+			tk.acked = append(tk.acked, s)
+		})
+	}
+	return results
+}
+
+// ack calls over with a slot whose lease is over.
+func (l *Leases) ack(now time.Time, at Partition, n Nonce, upto int64, over func(*slot)) (LeaseInfo, error) {
 	s, err := l.find(now, at, n)
 	if err != nil {
 		if s != nil && s.acked.is(n) {
-			return LeaseInfo{At: at, Nonce: n, First: s.committed, Next: s.committed, Committed: s.committed, AlreadyCommitted: true}, l.done(now), nil
+			return LeaseInfo{At: at, Nonce: n, First: s.committed, Next: s.committed, Committed: s.committed, AlreadyCommitted: true}, nil
 		}
-		return LeaseInfo{}, l.done(now), err
+		return LeaseInfo{}, err
 	}
 	upto, news, err := s.record.upTo(upto)
 	if err != nil {
-		return LeaseInfo{}, l.done(now), err
+		return LeaseInfo{}, err
 	}
 	if !news {
 		i := s.info()
 		i.AlreadyCommitted = s.record.First > s.record.Begin
-		return i, l.done(now), nil
+		return i, nil
 	}
 	r := l.advance(s, upto)
 	if upto < r.Next {
 		l.keep(s, r)
-		return s.info(), l.done(now), nil
+		return s.info(), nil
 	}
 	l.keep(s, nil)
-	l.settle(s)
-	return LeaseInfo{At: at, Nonce: n, First: upto, Next: upto, Committed: upto}, l.done(now), nil
+	over(s)
+	return LeaseInfo{At: at, Nonce: n, First: upto, Next: upto, Committed: upto}, nil
 }
 
 // Extend has a lease end d from now, or with 0 after its own duration.
@@ -160,6 +200,12 @@ func (l *Leases) Commit(now time.Time, at Partition, offset int64) LeaseEffects 
 	if s == nil {
 		return l.done(now)
 	}
+	for _, c := range s.pending {
+		if !c.Commit { // that is less than what others have committed since
+			l.out.Changes = append(l.out.Changes, c)
+		}
+	}
+	s.pending = nil
 	l.keep(s, nil)
 	s.committed, s.acked = offset, Nonce{}
 	if s.phase != unknown {

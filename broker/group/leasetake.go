@@ -30,6 +30,7 @@ type take struct {
 	req     *TakeRequest
 	waiting bool
 	slots   []*slot // reserved for it, unless they are another's since
+	acked   []*slot // of the acks that it came with, likewise
 }
 
 // Knows reports whether the group has something of the topic: a TakeTopic needs
@@ -42,15 +43,26 @@ func (l *Leases) Knows(topic [16]byte) bool {
 // Take asks for partitions. They come as a Handout, in this step or a later one;
 // Grant or Cancel must follow. r is the group's from now on.
 func (l *Leases) Take(now time.Time, t Token, r *TakeRequest) LeaseEffects {
+	_, e := l.AckAndTake(now, t, r, nil)
+	return e
+}
+
+// AckAndTake is Take after the acks of whole leases. If there is something to
+// hand out at once, what they change is among the effects of the Grant or Cancel
+// that follows, so that one commit has all; until then nobody else gets their
+// partitions. If not it is among the effects of this step.
+func (l *Leases) AckAndTake(now time.Time, t Token, r *TakeRequest, acks []Acked) ([]AckResult, LeaseEffects) {
 	l.used = now
 	l.expire(now)
 	if l.waiting >= l.cfg.MaxWaiting {
 		l.out.Handouts = append(l.out.Handouts, Handout{Token: t, Err: fmt.Errorf("%w: %d", ErrTooManyWaiter, l.waiting)})
-		return l.done(now)
+		results := l.ackAll(now, acks, nil)
+		return results, l.done(now)
 	}
 	tk := &take{token: t, req: r, waiting: true}
 	l.takes[t] = tk
 	l.waiting++
+	results := l.ackAll(now, acks, tk)
 	for i := range r.Topics {
 		topic := l.know(&r.Topics[i])
 		if topic == nil {
@@ -62,7 +74,42 @@ func (l *Leases) Take(now time.Time, t Token, r *TakeRequest) LeaseEffects {
 			l.ready = append(l.ready, topic)
 		}
 	}
-	return l.done(now)
+	// Whoever has waited for what is free again has it before this take.
+	tk.acked = slices.DeleteFunc(tk.acked, func(s *slot) bool {
+		first := s.topic.first()
+		others := first != nil && first != tk
+		if others {
+			l.settle(s)
+		}
+		return others
+	})
+	l.offer(now)
+	if tk.waiting && slices.ContainsFunc(tk.acked, tk.wants) {
+		l.reserve(now, tk)
+	}
+	if tk.waiting {
+		l.giveUp(tk)
+	}
+	return results, l.done(now)
+}
+
+// wants reports whether the take can have a partition that it has acked.
+func (tk *take) wants(s *slot) bool {
+	asked := slices.ContainsFunc(tk.req.Topics, func(t TakeTopic) bool { return t.ID == s.at.Topic && s.at.Number < t.Partitions })
+	return asked && tk.holds(s) && max(s.position(), s.start) < s.end
+}
+
+// holds reports whether a slot is still reserved for the take.
+func (tk *take) holds(s *slot) bool { return s.phase == reserved && s.holder == tk.token }
+
+// giveUp has the acks of a take committed that is handed out nothing.
+func (l *Leases) giveUp(tk *take) {
+	for _, s := range tk.acked {
+		if tk.holds(s) {
+			l.settle(s)
+		}
+	}
+	tk.acked = nil
 }
 
 // Know begins to look for what a take will want, before it is asked for: else it
@@ -156,6 +203,13 @@ func (l *Leases) reserve(now time.Time, tk *take) {
 		tk.slots = append(tk.slots, next)
 		h.Reservations = append(h.Reservations, next.reservation(&tk.req.LeaseTerms))
 	}
+	// What it had until now was served last.
+	for _, s := range tk.acked {
+		if len(h.Reservations) < tk.req.MaxPartitions && tk.wants(s) {
+			h.Reservations = append(h.Reservations, s.reservation(&tk.req.LeaseTerms))
+		}
+	}
+	tk.slots = append(tk.slots, tk.acked...)
 	l.stopWaiting(tk)
 	l.out.Handouts = append(l.out.Handouts, h)
 }
@@ -228,6 +282,7 @@ func (l *Leases) Grant(now time.Time, t Token, reads []Read) ([]LeaseInfo, Lease
 }
 
 func (l *Leases) grant(now time.Time, s *slot, r *Read, terms *LeaseTerms) bool {
+	l.flush(s)
 	s.err = r.Err
 	if r.Err != nil {
 		s.holder = 0
