@@ -192,6 +192,7 @@ func TestFilterTurns(t *testing.T) {
 		if err := first.Begin(ended, 0); !errors.Is(err, context.Canceled) {
 			t.Errorf("a turn after the end: %v", err)
 		}
+		synctest.Wait()
 		second.End()
 		if len(b.filters.slots) != 0 {
 			t.Error("a slot is lost")

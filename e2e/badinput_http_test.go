@@ -234,7 +234,7 @@ func TestBadParameters(t *testing.T) {
 	for name, bad := range map[string][]string{
 		"offset":      {"-1", "abc", "1e3", "1.5", "", "%20", "99999999999999999999", "0x10"},
 		"from":        {"yesterday", "ts:", "ts:abc", "ts:-5", "tail:", "tail:-1", "tail:x", ""},
-		"wait":        {"-1", "abc", "61", "1h", "", "NaN", "inf", "99999999999999999999"},
+		"wait":        {"-1", "abc", "3601", "1h", "", "NaN", "inf", "99999999999999999999"},
 		"max_bytes":   {"-1", "abc", "", "1.5", "99999999999999999999"},
 		"min_bytes":   {"-1", "abc", "", "99999999999999999999"},
 		"max_records": {"-1", "0", "abc", "", "99999999999999999999"},

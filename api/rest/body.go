@@ -28,6 +28,9 @@ const (
 	// the answer, for at most drainTimeout.
 	drainBytes   = 256 << 10
 	drainTimeout = time.Second
+	// A body that there is only no room for now is read to its end, for at most
+	// patientDrain, so that its client learns when to come again.
+	patientDrain = 5 * time.Second
 	// maxRatio is how far a compressed body may expand, once it is above
 	// ratioFloor bytes: short bodies of like records compress very well.
 	maxRatio   = 100
@@ -91,8 +94,12 @@ func (s *Server) readBody(w *responseWriter, r *http.Request, limit int64) (*bod
 		p.Close = true
 		// A client that waits for 100 Continue has sent nothing.
 		if r.Header.Get("Expect") == "" && !errors.Is(err, os.ErrDeadlineExceeded) {
-			_ = w.rc.SetReadDeadline(time.Now().Add(drainTimeout))
-			_, _ = io.CopyN(io.Discard, r.Body, drainBytes)
+			most, patience := int64(drainBytes), drainTimeout
+			if p.RetryAfterMS > 0 {
+				most, patience = limit, patientDrain
+			}
+			_ = w.rc.SetReadDeadline(time.Now().Add(patience))
+			_, _ = io.CopyN(io.Discard, r.Body, most)
 		}
 	}
 	return nil, p

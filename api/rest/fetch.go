@@ -34,6 +34,9 @@ func (s *Server) read(w *responseWriter, r *http.Request, whole bool) error {
 	if o.clamped {
 		h.Set("Applied-Max-Bytes", strconv.Itoa(o.maxBytes))
 	}
+	if o.waitCut {
+		h.Set("Applied-Wait", strconv.Itoa(int(maxFetchWait.Seconds())))
+	}
 	if o.stop {
 		w.WriteHeader(http.StatusNoContent)
 		return nil

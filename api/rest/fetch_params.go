@@ -14,7 +14,10 @@ import (
 )
 
 const (
-	maxFetchWait     = 60 * time.Second
+	maxFetchWait = 60 * time.Second
+	// maxAskedWait is the longest wait that is cut to maxFetchWait; what is
+	// longer is taken for a mistake.
+	maxAskedWait     = time.Hour
 	defaultFetchSize = 1 << 20
 	maxFetchSize     = 32 << 20
 )
@@ -56,8 +59,9 @@ type readOptions struct {
 	minBytes   int
 	maxBytes   int
 	maxRecords int
-	// clamped says that the client asked for more than maxBytes.
-	clamped bool
+	// clamped and waitCut say that the client asked for more than maxBytes, and
+	// for a longer wait.
+	clamped, waitCut bool
 
 	// stream says that the answer goes on; batch, that an event is an array.
 	stream, batch bool
@@ -262,7 +266,8 @@ func (o *readOptions) readSizes(r *http.Request, ps params) error {
 		return api.InvalidParameter("max_records", "does not apply to "+mediaBatch)
 	}
 	o.maxRecords = int(records)
-	o.wait, err = waitParam(r, ps)
+	wait, err := waitParam(r, ps)
+	o.wait, o.waitCut = min(wait, maxFetchWait), wait > maxFetchWait
 	return err
 }
 
@@ -302,14 +307,14 @@ func (o *readOptions) readForm(_ *http.Request, ps params) (err error) {
 	return err
 }
 
-// waitParam is how long to wait for records: by the parameter, or else by
-// Prefer: wait=seconds (RFC 7240), cut to what is allowed.
+// waitParam is how long the client would have the server wait for records: by
+// the parameter, or else by Prefer: wait=seconds (RFC 7240).
 func waitParam(r *http.Request, ps params) (time.Duration, error) {
 	if text, given := ps.get("wait"); given {
-		return seconds("wait", text, maxFetchWait)
+		return seconds("wait", text, maxAskedWait)
 	}
 	if n, err := strconv.ParseUint(prefer(r, "wait"), 10, 31); err == nil {
-		return min(time.Duration(n)*time.Second, maxFetchWait), nil
+		return time.Duration(n) * time.Second, nil
 	}
 	return 0, nil
 }

@@ -121,8 +121,8 @@ func TestFetchParameters(t *testing.T) {
 		"": "offset", "offset=-1": "offset", "offset=abc": "offset", "offset=1.5": "offset", "offset=9223372036854775808": "offset", "offset=": "offset",
 		"offset=0&offset=0": "offset", "offset=0&from=earliest": "from", "from=": "from", "from=begin": "from", "from=ts:": "from", "from=ts:-5": "from",
 		"from=ts:NaN": "from", "from=tail:-1": "from", "from=tail:x": "from", "from=tail:": "from", "from=tail:99999999999999999999": "from",
-		"offset=0&wait=-1": "wait", "offset=0&wait=NaN": "wait", "offset=0&wait=Inf": "wait", "offset=0&wait=1e1": "wait", "offset=0&wait=61": "wait",
-		"offset=0&wait=61s": "wait", "offset=0&wait=2m": "wait", "offset=0&wait=9999999999999999999999": "wait", "offset=0&wait=": "wait", "offset=0&wait=5h": "wait",
+		"offset=0&wait=-1": "wait", "offset=0&wait=NaN": "wait", "offset=0&wait=Inf": "wait", "offset=0&wait=1e1": "wait", "offset=0&wait=3601": "wait",
+		"offset=0&wait=3601s": "wait", "offset=0&wait=61m": "wait", "offset=0&wait=9999999999999999999999": "wait", "offset=0&wait=": "wait", "offset=0&wait=5h": "wait",
 		"offset=0&min_bytes=-1": "min_bytes", "offset=0&min_bytes=x": "min_bytes", "offset=0&max_bytes=-1": "max_bytes", "offset=0&max_bytes=NaN": "max_bytes",
 		"offset=0&max_bytes=99999999999": "max_bytes", "offset=0&max_records=0": "max_records", "offset=0&max_records=-1": "max_records",
 		"offset=0&as=xml": "as", "offset=0&as=": "as", "offset=0&timeout=100": "timeout", "offset=0&Wait=1": "Wait", "offset=0&%zz=1": "%zz", "offset=0&wait=%zz": "wait",
@@ -137,6 +137,11 @@ func TestFetchParameters(t *testing.T) {
 	}
 	if got := d.do("GET", recordsOfT0+"offset=0&max_bytes=999999999", nil).want(t, 200, "").Header.Get("Applied-Max-Bytes"); got != "33554432" {
 		t.Errorf("Applied-Max-Bytes %q", got)
+	}
+	for query, want := range map[string]string{"wait=60": "", "wait=61": "60", "wait=2m": "60", "wait=3600s": "60", "wait=60001ms": "60"} {
+		if got := d.do("GET", recordsOfT0+"offset=0&"+query, nil).want(t, 200, "").Header.Get("Applied-Wait"); got != want {
+			t.Errorf("%s: Applied-Wait %q, want %q", query, got, want)
+		}
 	}
 	for _, wait := range []string{"0.05", ".05", "50ms", "0.05s", "0m"} {
 		d.do("GET", recordsOfT0+"from=latest&wait="+wait, nil).want(t, 200, "").contains(t, `{"records":[],"next_offset":10,`)

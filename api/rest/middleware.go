@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"runtime/debug"
+	"strings"
 	"time"
 
 	"github.com/go-chi/chi/v5"
@@ -72,7 +73,7 @@ func (s *Server) observed(w *responseWriter, r *http.Request, pattern string, to
 	s.metrics.request(pattern, r.Method, w, took)
 	if s.log.Enabled(r.Context(), slog.LevelDebug) {
 		s.log.LogAttrs(r.Context(), slog.LevelDebug, "http request",
-			slog.String("request_id", w.id), slog.String("method", r.Method), slog.String("route", pattern),
+			slog.String("request_id", w.id), slog.String("trace_id", traceID(r.Header)), slog.String("method", r.Method), slog.String("route", pattern),
 			slog.Int("status", w.status), slog.Int64("bytes", w.sent), slog.Duration("took", took))
 	}
 }
@@ -83,6 +84,35 @@ func requestID(r *http.Request) string {
 		return v[0]
 	}
 	return fmt.Sprintf("%016x%016x", rand.Uint64(), rand.Uint64())
+}
+
+// traceID is the id of the trace that the request is part of, "" if it does not
+// say (W3C Trace Context, the header traceparent).
+func traceID(h http.Header) string {
+	const (
+		idAt, idEnd = 3, 35 // version "-" trace id "-" parent id "-" flags
+		length      = 55
+	)
+	values := h["Traceparent"]
+	if len(values) != 1 || len(values[0]) < length {
+		return ""
+	}
+	v := values[0]
+	version, id, rest := v[:2], v[idAt:idEnd], v[length:]
+	well := version != "ff" && (rest == "" || version != "00" && rest[0] == '-') &&
+		strings.Trim(id, "0") != "" && strings.Trim(v[36:52], "0") != ""
+	for i := range length {
+		switch i {
+		case 2, 35, 52:
+			well = well && v[i] == '-'
+		default:
+			well = well && (v[i] >= '0' && v[i] <= '9' || v[i] >= 'a' && v[i] <= 'f')
+		}
+	}
+	if !well {
+		return ""
+	}
+	return id
 }
 
 func presentable(id string) bool {
