@@ -1,7 +1,7 @@
-// Package rest is the HTTP door: topics, groups, produce, long-poll fetch and streams
-// as JSON, NDJSON, server-sent events, plain bytes and raw record batches, and
-// the health pages. It translates between HTTP and broker and decides nothing
-// about records itself.
+// Package rest is the HTTP door: topics, groups, produce, long-poll fetch and
+// streams as JSON, NDJSON, server-sent events, CloudEvents, plain bytes and raw
+// record batches, the documentation and the health pages. It translates between
+// HTTP and broker and decides nothing about records itself.
 //
 // Every answer that is not a success is application/problem+json (RFC 9457)
 // and is written by problem.go alone. openapi.yaml at the top of the module is
@@ -21,6 +21,10 @@
 // requests and for those of each principal. A client that sends less than a
 // certain number of bytes in each span of time is refused. The body is checked
 // whole before the first append.
+//
+// With stream=true a body is an upload (upload.go): it has no end, is appended a
+// part at a time, and its receipts go back on the same connection while more
+// comes. The queues between its three goroutines are of a fixed length.
 //
 // # Answers
 //
