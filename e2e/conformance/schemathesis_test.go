@@ -23,9 +23,6 @@ const fuzzChecks = "not_a_server_error,status_code_conformance,content_type_conf
 // have: 2 minutes of them, or as long as LEAT_HTTP_FUZZ says, with a new seed each time (LEAT_SEED repeats one). Nothing is
 // excepted: the server does not drain, so it has no reason for a 503, and its disk is not full. The WebSocket has its own tests.
 func TestSchemathesis(t *testing.T) {
-	if !long() {
-		t.Skip("only with LEAT_LONG=1: make conformance installs it")
-	}
 	tool, err := filepath.Abs("../../bin/conformance/schemathesis/bin/st")
 	if err != nil {
 		t.Fatal(err)
