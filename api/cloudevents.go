@@ -49,7 +49,11 @@ type Event struct {
 
 // Set takes an attribute by its canonical text, which is kept as it is. It says
 // what is wrong with it, or "".
-func (e *Event) Set(name string, value []byte) string {
+func (e *Event) Set(name string, value []byte) string { return e.set(eventPrefix+name, value) }
+
+// set is Set by the name of the header that the attribute is stored in.
+func (e *Event) set(header string, value []byte) string {
+	name := header[len(eventPrefix):]
 	if complaint := checkAttribute(name, value); complaint != "" {
 		return complaint
 	}
@@ -60,7 +64,6 @@ func (e *Event) Set(name string, value []byte) string {
 		e.media = value
 		return ""
 	}
-	header := eventPrefix + name
 	for i := range e.headers {
 		if e.headers[i].Key == header {
 			return name + " is given more than once"

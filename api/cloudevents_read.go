@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 	"unicode/utf8"
 
@@ -35,8 +36,18 @@ func NotEvent(offset int64) *Problem {
 // IsEvent reports whether a record is a CloudEvent in a mode of the Kafka
 // binding: structured in JSON, or binary.
 func IsEvent(r *record.Record) bool {
-	var e Event
+	e := events.Get().(*Event)
+	defer e.free()
 	return IsStructured(r) || e.Load(r)
+}
+
+// events are those that records are looked at with, one after another.
+var events = sync.Pool{New: func() any { return new(Event) }}
+
+// free gives e back to events, with nothing of a record in it.
+func (e *Event) free() {
+	e.reset()
+	events.Put(e)
 }
 
 // IsStructured reports whether the value of a record is a CloudEvent in JSON.
@@ -79,17 +90,16 @@ func (e *Event) Load(r *record.Record) bool {
 	}
 	for i := range r.Headers {
 		h := &r.Headers[i]
-		name, isAttribute := strings.CutPrefix(h.Key, eventPrefix)
+		header := h.Key
 		switch {
-		case h.Value == nil:
 		case h.Key == contentTypeHeader:
-			name = attrContentType
-		case !isAttribute:
+			header = eventPrefix + attrContentType
+		case !strings.HasPrefix(h.Key, eventPrefix):
 			continue
-		case name == attrContentType:
+		case h.Value != nil && h.Key == eventPrefix+attrContentType:
 			return false
 		}
-		if h.Value != nil && e.Set(name, h.Value) != "" {
+		if h.Value != nil && e.set(header, h.Value) != "" {
 			return false
 		}
 	}
@@ -106,15 +116,16 @@ func (e *Event) Attributes(do func(name string, value []byte)) {
 // ContentType is what the event says of its data, or nil.
 func (e *Event) ContentType() []byte { return e.media }
 
-// appendEvent appends a record as a CloudEvent in the JSON format. A record that
-// is none is the data of one whose source and id say where it stands.
-func (f Form) appendEvent(dst []byte, partition int32, r *record.Record) []byte {
+// appendEvent appends a record as a CloudEvent in the JSON format, or reports
+// that it is none and appends nothing.
+func (f Form) appendEvent(dst []byte, r *record.Record) ([]byte, bool) {
 	if IsStructured(r) {
-		return f.appendRaw(dst, bytes.Trim(r.Value, " \t\r\n"))
+		return f.appendRaw(dst, bytes.Trim(r.Value, " \t\r\n")), true
 	}
-	var e Event
+	e := events.Get().(*Event)
+	defer e.free()
 	if !e.Load(r) {
-		return f.wrap(dst, partition, r)
+		return dst, false
 	}
 	open := byte('{')
 	e.Attributes(func(name string, value []byte) {
@@ -128,7 +139,7 @@ func (f Form) appendEvent(dst []byte, partition int32, r *record.Record) []byte 
 		dst = appendQuote(dst, e.media)
 	}
 	dst = f.appendData(dst, e.media, r.Value)
-	return append(dst, '}')
+	return append(dst, '}'), true
 }
 
 // appendData appends the member for the data: JSON as it stands, text as a
@@ -173,8 +184,8 @@ func (f Form) appendRaw(dst, p []byte) []byte {
 	return dst
 }
 
-// wrap makes an event of our own of a record: its data is the record as the other
-// forms have it.
+// wrap makes an event of our own of a record that is none: its data is the
+// record as the other forms have it, its source and id say where it stands.
 func (f Form) wrap(dst []byte, partition int32, r *record.Record) []byte {
 	dst = append(dst, `{"specversion":"1.0","id":"`...)
 	dst = strconv.AppendInt(dst, r.Offset, 10)

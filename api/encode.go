@@ -42,7 +42,10 @@ const (
 // and nothing else: the bytes of the word null are text. It never fails.
 func AppendRecord(dst []byte, partition int32, r *record.Record, f Form) []byte {
 	if f.Events != "" {
-		return f.appendEvent(dst, partition, r)
+		if dst, ok := f.appendEvent(dst, r); ok {
+			return dst
+		}
+		return f.wrap(dst, partition, r)
 	}
 	dst = append(dst, `{"partition":`...)
 	dst = strconv.AppendInt(dst, int64(partition), 10)

@@ -237,25 +237,34 @@ func (f *filling) batch() (end int64, whole bool, err error) {
 				continue
 			}
 		}
-		if f.form.Events == EventsOnly && !IsEvent(&rec) {
+		if !f.add(&rec) {
 			if rec.Offset > f.from {
 				return rec.Offset, false, nil // as above
 			}
 			return rec.Offset, false, NotEvent(rec.Offset)
 		}
-		f.add(&rec)
 		if len(f.text) >= f.target {
 			return rec.Offset + 1, false, nil
 		}
 	}
 }
 
-func (f *filling) add(rec *record.Record) {
-	if len(f.text) > 0 {
-		f.text = append(f.text, ',')
+// add appends a record, or reports that it is not of the form.
+func (f *filling) add(rec *record.Record) (ok bool) {
+	text := f.text
+	if len(text) > 0 {
+		text = append(text, ',')
 	}
-	f.text = AppendRecord(f.text, f.partition, rec, f.form)
+	if f.form.Events == EventsOnly {
+		if text, ok = f.form.appendEvent(text, rec); !ok {
+			return false
+		}
+	} else {
+		text = AppendRecord(text, f.partition, rec, f.form)
+	}
+	f.text = text
 	f.offsets, f.ends = append(f.offsets, rec.Offset), append(f.ends, len(f.text))
+	return true
 }
 
 // blocks cuts what was made into blocks of their own memory that cover
