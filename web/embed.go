@@ -23,6 +23,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 )
 
 //go:generate go test -run ^TestDocs$ -update .
@@ -137,17 +138,9 @@ func (h handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		header.Set("Content-Encoding", "gzip")
 	}
 	header.Set("ETag", etag)
-	if has(r.Header, etag) {
-		header.Del("Content-Encoding")
-		w.WriteHeader(http.StatusNotModified)
-		return
-	}
 	header.Set("Content-Type", p.contentType)
-	header.Set("Content-Length", strconv.Itoa(len(body)))
-	w.WriteHeader(http.StatusOK)
-	if r.Method == http.MethodGet {
-		_, _ = w.Write(body) // a client that is gone is not our trouble
-	}
+	header.Set("Content-Length", strconv.Itoa(len(body))) // ServeContent says none of a body with a coding
+	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(body))
 }
 
 // problem leads to the words about a code.
@@ -174,16 +167,6 @@ func takesGzip(h http.Header) bool {
 			_, weight, given := strings.Cut(parameter, "=")
 			q, err := strconv.ParseFloat(strings.TrimSpace(weight), 64)
 			return !given || err == nil && q > 0
-		}
-	}
-	return false
-}
-
-// has reports whether a client has what the tag stands for.
-func has(h http.Header, etag string) bool {
-	for tag := range strings.SplitSeq(strings.Join(h.Values("If-None-Match"), ","), ",") {
-		if tag = strings.TrimPrefix(strings.TrimSpace(tag), "W/"); tag == etag || tag == "*" {
-			return true
 		}
 	}
 	return false
