@@ -32,16 +32,6 @@ func eventOf(data string) string {
 	return `{"specversion":"1.0","id":"1","source":"/e2e","type":"t","data":` + data + `}`
 }
 
-// work is what a take gives.
-type work struct {
-	Leases []struct {
-		ID        string `json:"lease_id"`
-		First     int64  `json:"first_offset"`
-		Next      int64  `json:"next_offset"`
-		Partition int    `json:"partition"`
-	} `json:"leases"`
-}
-
 // TestCase8RoutesLimitBodies proves that no route takes a body beyond its limit, with its length told, in chunks, or
 // out of a few compressed bytes; the connection is closed and nothing is done.
 func TestCase8RoutesLimitBodies(t *testing.T) {
@@ -109,10 +99,8 @@ func TestCase11RoutesKeepNumbers(t *testing.T) {
 	s.createTopic("t", 1)
 	const value = `{"id":73314510714175488,"f":1.10}`
 	s.post("/v1/topics/t/records", typeEvent, eventOf(value))
-	var got work
-	leases := s.post("/v1/groups/g/leases", typeJSON, `{"topics":["t"]}`)
-	leases.decode(&got)
-	if len(got.Leases) != 1 {
+	leases := s.takeLeases("g", `{"topics":["t"]}`)
+	if len(leases.leases()) != 1 {
 		t.Fatalf("leases: %s", leases.body)
 	}
 	for name, a := range map[string]answer{
@@ -141,29 +129,25 @@ func TestCase23TakesDoNotStick(t *testing.T) {
 	for range 10 {
 		s.post("/v1/topics/t/records", typeJSON, `[{"value":1}]`)
 	}
-	take := func(group, body string) (w work) {
-		s.post("/v1/groups/"+group+"/leases", typeJSON, body).decode(&w)
-		return w
-	}
 	for _, c := range []struct {
 		body string
 		next int64
 	}{{`{"topics":["t"],"max_records":1}`, 1}, {`{"topics":["t"]}`, 10}, {`{"topics":["t"],"max_records":4}`, 4}, {`{"topics":["t"]}`, 10}} {
-		w := take("g", c.body)
-		if len(w.Leases) != 1 || w.Leases[0].First != 0 || w.Leases[0].Next != c.next {
-			t.Fatalf("%s gives %+v, want the records up to %d", c.body, w, c.next)
+		taken := s.takeLeases("g", c.body).leases()
+		if len(taken) != 1 || taken[0].First != 0 || taken[0].Next != c.next {
+			t.Fatalf("%s gives %+v, want the records up to %d", c.body, taken, c.next)
 		}
-		s.do("POST", "/v1/groups/g/leases/"+w.Leases[0].ID+":release", nil).want(200)
+		s.do("POST", "/v1/groups/g/leases/"+taken[0].ID+":release", nil).want(200)
 		// What is given back is handed out in smaller parts, but for a group of its own it is whole again.
 		s.do("DELETE", "/v1/groups/g", nil).want(204)
 	}
 	begun := time.Now()
-	if w := take("h", `{"topics":["t"],"from":"latest","wait_ms":300}`); len(w.Leases) != 0 || time.Since(begun) < 300*time.Millisecond {
-		t.Errorf("wait_ms 300 was answered after %v with %+v", time.Since(begun), w)
+	if taken := s.takeLeases("h", `{"topics":["t"],"from":"latest","wait_ms":300}`).leases(); len(taken) != 0 || time.Since(begun) < 300*time.Millisecond {
+		t.Errorf("wait_ms 300 was answered after %v with %+v", time.Since(begun), taken)
 	}
 	begun = time.Now()
-	if w := take("h", `{"topics":["t"]}`); len(w.Leases) != 0 || time.Since(begun) > 5*time.Second {
-		t.Errorf("without wait_ms: answered after %v with %+v", time.Since(begun), w)
+	if taken := s.takeLeases("h", `{"topics":["t"]}`).leases(); len(taken) != 0 || time.Since(begun) > 5*time.Second {
+		t.Errorf("without wait_ms: answered after %v with %+v", time.Since(begun), taken)
 	}
 	for member, values := range map[string][]string{
 		"wait_ms":     {"-1", "20001", "1.5", `"x"`, "99999999999999999999"},
@@ -171,7 +155,7 @@ func TestCase23TakesDoNotStick(t *testing.T) {
 		"max_records": {"-1", "100001", "1.5"}, "max_bytes": {"-1", "33554433"}, "max_partitions": {"-1", "65"}, "max_deliveries": {"-1"},
 	} {
 		for _, v := range values {
-			s.do("POST", "/v1/groups/g/leases", []byte(`{"topics":["t"],"`+member+`":`+v+`}`), "Content-Type: "+typeJSON).want(400)
+			s.takeLeases("g", `{"topics":["t"],"`+member+`":`+v+`}`).want(400)
 		}
 	}
 }
@@ -244,12 +228,11 @@ func TestCase63RoutesHeedOrigins(t *testing.T) {
 	s := start(t, "--allow-origin", ok)
 	s.createTopic("t", 1)
 	s.post("/v1/topics/t/records", typeJSON, `[{"value":1}]`)
-	var w work
-	s.post("/v1/groups/g/leases", typeJSON, `{"topics":["t"]}`, "Origin: "+ok).decode(&w)
-	if len(w.Leases) != 1 {
-		t.Fatalf("%+v", w)
+	taken := s.post("/v1/groups/g/leases", typeJSON, `{"topics":["t"]}`, "Origin: "+ok).leases()
+	if len(taken) != 1 {
+		t.Fatalf("%+v", taken)
 	}
-	lease := "/v1/groups/g/leases/" + w.Leases[0].ID
+	lease := "/v1/groups/g/leases/" + taken[0].ID
 	for _, c := range []struct{ method, path, media, body string }{
 		{"POST", lease + ":ack", "", ""},
 		{"POST", lease + ":release", "", ""},

@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"bytes"
-	"compress/gzip"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -66,26 +65,19 @@ func TestCase09ContentEncoding(t *testing.T) {
 	s := start(t)
 	s.createTopic("t", 1)
 	const path, body = "/v1/topics/t/partitions/0/records", `{"records":[{"value":{"hello":"world"}}]}`
-	var zipped bytes.Buffer
-	z := gzip.NewWriter(&zipped)
-	if _, err := z.Write([]byte(body)); err != nil {
-		t.Fatal(err)
-	}
-	if err := z.Close(); err != nil {
-		t.Fatal(err)
-	}
+	zipped := packed(t, body)
 	zw, err := zstd.NewWriter(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.post(path, typeJSON, zipped.String(), "Content-Encoding: gzip")
+	s.post(path, typeJSON, string(zipped), "Content-Encoding: gzip")
 	s.post(path, typeJSON, string(zw.EncodeAll([]byte(body), nil)), "Content-Encoding: zstd")
 	s.post(path, typeJSON, body, "Content-Encoding: identity")
 	for _, coding := range []string{"br7", "br", "deflate", "gzip, gzip"} {
 		s.do("POST", path, []byte(body), "Content-Type: "+typeJSON, "Content-Encoding: "+coding).refused(415, "unsupported_content_encoding")
 	}
 	s.do("POST", path, []byte(body), "Content-Type: "+typeJSON, "Content-Encoding: gzip").refused(400, "malformed_body")
-	s.do("POST", path, zipped.Bytes()[:zipped.Len()-6], "Content-Type: "+typeJSON, "Content-Encoding: gzip").refused(400, "malformed_body")
+	s.do("POST", path, zipped[:len(zipped)-6], "Content-Type: "+typeJSON, "Content-Encoding: gzip").refused(400, "malformed_body")
 	f := s.records("t", 0, "from=earliest")
 	if len(f.Records) != 3 {
 		t.Fatalf("%d records, want 3", len(f.Records))
