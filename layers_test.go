@@ -42,6 +42,8 @@ var layers = map[string]layer{
 	"auth":                   {floor: 2, may: []string{"storage/meta"}},
 
 	"broker/group": {floor: 3},
+	// Tests only: the cores of a cluster in one simulated world.
+	"broker/sim": {floor: 4, may: []string{"broker/group", "replication", "replication/controller", "storage", "storage/record"}, sealed: true},
 	"broker": {floor: 3, may: []string{
 		"auth", "broker/group", "replication", "replication/controller", "storage", "storage/disk", "storage/meta", "storage/record",
 	}},
