@@ -341,12 +341,10 @@ func (b *Batch) DeleteRange(from, to []byte) { _ = b.pebble.DeleteRange(from, to
 // on the disk is not known before a restart. The error of Options.Room changed
 // nothing, and b can be committed later.
 func (db *DB) Commit(b *Batch) error {
-	return db.apply("commit", b, func() error {
-		if err := db.pebble.Apply(b.pebble, pebble.Sync); err != nil {
-			return err
-		}
-		return b.pebble.Close()
-	})
+	if err := db.admit(b); err != nil {
+		return err
+	}
+	return db.commit(b, pebble.Sync)
 }
 
 // Close writes what is in the WAL into a table, so that the next Open has

@@ -145,8 +145,22 @@ func TestCommitIsRefused(t *testing.T) {
 	if got := scan(t, db, "S"); got != "Sa=1 Sb=2" {
 		t.Errorf("in the end: %s", got)
 	}
-	// Nor does a stop write what it can do without.
+	// What was admitted before is not asked for again.
+	if err := db.Room(1); err != nil {
+		t.Error(err)
+	}
 	refuse = errors.New("no room")
+	if err := db.Room(1); !errors.Is(err, refuse) {
+		t.Errorf("Room = %v", err)
+	}
+	for i, sync := range []bool{false, true} {
+		b := db.NewBatch()
+		b.Set([]byte{'S', byte('c' + i)}, []byte("3"))
+		if err := db.CommitAdmitted(b, sync); err != nil {
+			t.Error(err)
+		}
+	}
+	// Nor does a stop write what it can do without.
 	m.SetFault(func(op disk.Op) error {
 		if op.Kind == disk.OpOpen && strings.HasSuffix(op.Path, ".sst") {
 			return syscall.ENOSPC
@@ -155,7 +169,7 @@ func TestCommitIsRefused(t *testing.T) {
 	})
 	mustClose(t, db)
 	again := mustOpen(t, m.CrashClone(0, nil), "/data/db")
-	if got := scan(t, again, "S"); got != "Sa=1 Sb=2" {
+	if got := scan(t, again, "S"); got != "Sa=1 Sb=2 Sc=3 Sd=3" {
 		t.Errorf("after the restart: %s", got)
 	}
 	mustClose(t, again)
