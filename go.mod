@@ -6,6 +6,7 @@ require (
 	cel.dev/cel-go v0.33.2 // github.com/google/cel-go under its new name
 	github.com/IBM/sarama v1.61.1
 	github.com/alecthomas/kong v1.17.0
+	github.com/anishathalye/porcupine v1.3.1
 	github.com/cockroachdb/datadriven v1.0.3
 	github.com/cockroachdb/pebble/v2 v2.1.7
 	github.com/coder/websocket v1.8.15 // nhooyr.io/websocket under its maintained name, same API
