@@ -51,6 +51,15 @@ type Partition struct {
 	Epoch int32
 	// Replicas holds all nodes in preference order, ISR those in sync.
 	Replicas, ISR []int32
+	// ELR holds who left the ISR while it was below min.insync.replicas: the high
+	// watermark stood still since, so they hold all that is committed (KIP-966).
+	ELR []int32
+	// Adding and Removing say which of Replicas a reassignment brings and takes
+	// away (KIP-455).
+	Adding, Removing []int32
+	// Recovering says that the leader was elected uncleanly and has not said yet
+	// that it is done with the consequences.
+	Recovering bool
 }
 
 // NewState is the metadata before the first record.

@@ -1,0 +1,187 @@
+package replication
+
+import (
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"leat/replication/controller"
+	"leat/storage"
+)
+
+// toyBatch is one batch of a toy log: the offsets [base, base+count).
+type toyBatch struct {
+	base, count int64
+	epoch       int32
+	value       string
+}
+
+// toyLog is a log in a slice.
+type toyLog struct {
+	start   int64
+	durable int64
+	end     int64
+	batches []toyBatch
+}
+
+func (l *toyLog) Offsets() storage.Offsets {
+	return storage.Offsets{Start: l.start, Durable: l.durable, End: l.end}
+}
+
+func (l *toyLog) EpochEnd(epoch int32) (found int32, end int64, err error) {
+	found, end = -1, l.start
+	for i := range l.batches {
+		b := &l.batches[i]
+		if b.epoch > epoch {
+			return found, max(b.base, l.start), nil
+		}
+		found, end = b.epoch, b.base+b.count
+	}
+	return found, max(end, l.start), nil
+}
+
+// append adds a batch that is on disk at once unless lazy.
+func (l *toyLog) append(epoch int32, count int64, value string, lazy bool) {
+	l.batches = append(l.batches, toyBatch{base: l.end, count: count, epoch: epoch, value: value})
+	l.end += count
+	if !lazy {
+		l.durable = l.end
+	}
+}
+
+func (l *toyLog) truncate(offset int64) {
+	for len(l.batches) > 0 {
+		b := l.batches[len(l.batches)-1]
+		if b.base+b.count <= offset {
+			break
+		}
+		l.batches, l.end = l.batches[:len(l.batches)-1], b.base
+	}
+	l.end = max(l.end, l.start)
+	l.durable = min(l.durable, l.end)
+}
+
+func (l *toyLog) restart(offset int64) {
+	*l = toyLog{start: offset, durable: offset, end: offset}
+}
+
+// raise drops what is below start.
+func (l *toyLog) raise(start int64) {
+	l.start = start
+	l.batches = slices.DeleteFunc(l.batches, func(b toyBatch) bool { return b.base+b.count <= start })
+	l.end, l.durable = max(l.end, start), max(l.durable, start)
+}
+
+// everyone is a cluster in which each broker is in its life number 1.
+type everyone struct{ gone []int32 }
+
+func (e everyone) Eligible(id int32, epoch int64) bool {
+	return (epoch == -1 || epoch == 1) && !slices.Contains(e.gone, id)
+}
+
+const ms = time.Millisecond
+
+// led is a leader of three with n records of epoch 3 behind it.
+func led(t *testing.T, o Options, n int64) (*Replica, *toyLog) {
+	t.Helper()
+	l := &toyLog{}
+	if n > 0 {
+		l.append(2, n, "old", false)
+	}
+	o.Self = 1
+	r := NewReplica(o, l, 0)
+	r.Lease(Forever)
+	c, err := r.Decide(controller.Partition{Leader: 1, LeaderEpoch: 3, Epoch: 5, Replicas: []int32{1, 2, 3}, ISR: []int32{1, 2, 3}}, everyone{}, 0)
+	if err != nil || c.Role != Leader || !c.NewEpoch {
+		t.Fatal(c, err)
+	}
+	return r, l
+}
+
+func ask(id int32, offset int64) *FetchRequest {
+	return &FetchRequest{Replica: id, BrokerEpoch: 1, LeaderEpoch: 3, LastEpoch: 2, Offset: offset, Flushed: -1}
+}
+
+// fetched lets a follower of the same log fetch, which must be taken.
+func fetched(t *testing.T, r *Replica, f *FetchRequest, now Instant) FetchResponse {
+	t.Helper()
+	resp, _, err := r.Fetch(f, now)
+	if err != nil || resp.Diverging != nil {
+		t.Fatalf("%+v: %+v, %v", f, resp, err)
+	}
+	return resp
+}
+
+// A leader answers each fetch that is not a follower's of this epoch and life by
+// the error that tells the follower what to do, and learns nothing from it.
+func TestFetchRefused(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		change func(f *FetchRequest)
+		want   error
+	}{
+		{"an epoch that has ended", func(f *FetchRequest) { f.LeaderEpoch = 2 }, ErrFencedLeaderEpoch},
+		{"an epoch to come", func(f *FetchRequest) { f.LeaderEpoch = 4 }, ErrUnknownLeaderEpoch},
+		{"no replica yet", func(f *FetchRequest) { f.Replica = 9 }, ErrUnknownLeaderEpoch},
+		{"an earlier life", func(f *FetchRequest) { f.BrokerEpoch = 0 }, ErrStaleBrokerEpoch},
+		{"below the start", func(f *FetchRequest) { f.Offset = 1 }, ErrOffsetOutOfRange},
+		{"below the start and diverging", func(f *FetchRequest) { f.Offset, f.LastEpoch = 1, 1 }, ErrOffsetOutOfRange},
+		{"a last epoch that cannot be", func(f *FetchRequest) { f.LastEpoch = 4 }, ErrOffsetOutOfRange},
+		{"past the end without an epoch", func(f *FetchRequest) { f.Offset, f.LastEpoch = 11, -1 }, ErrOffsetOutOfRange},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r, l := led(t, Options{}, 10)
+			l.raise(2)
+			fetched(t, r, ask(2, 5), 0)
+			before := r.String()
+			f := ask(2, 10)
+			c.change(f)
+			if _, _, err := r.Fetch(f, ms); !errors.Is(err, c.want) {
+				t.Errorf("got %v, want %v", err, c.want)
+			}
+			if got := r.String(); got != before {
+				t.Errorf("the leader learned from it:\n%s\nbefore\n%s", got, before)
+			}
+		})
+	}
+}
+
+// Who does not lead, or leads without a lease, answers nobody.
+func TestChecks(t *testing.T) {
+	r, l := led(t, Options{}, 10)
+	r.Lease(10 * ms)
+	all := func(now Instant) []error {
+		_, latest := r.Latest(now)
+		return []error{r.CheckAppend(true, now), r.CheckRead(now), r.CheckAck(3, now), latest}
+	}
+	want := func(when string, got []error, want ...error) {
+		t.Helper()
+		for i := range want {
+			if !errors.Is(got[i], want[i]) || want[i] == nil && got[i] != nil {
+				t.Errorf("%s: check %d: got %v, want %v", when, i, got[i], want[i])
+			}
+		}
+	}
+	want("a new leader", all(9*ms), nil, nil, nil, ErrOffsetNotAvailable)
+	fetched(t, r, ask(2, 10), 0)
+	fetched(t, r, ask(3, 10), 0)
+	want("in office", all(9*ms), nil, nil, nil, nil)
+	want("the lease is over", all(10*ms), ErrLeaseExpired, ErrLeaseExpired, ErrLeaseExpired, ErrLeaseExpired)
+	want("it is a kind of not leading", all(10*ms), ErrNotLeader, ErrNotLeader, ErrNotLeader, ErrNotLeader)
+	want("of an append of an earlier epoch", []error{r.CheckAck(2, 0), r.Committed(2, 10)}, ErrNotLeader, ErrNotLeader)
+	l.append(3, 1, "x", false)
+	want("in flight", []error{r.Committed(3, 10), r.Committed(3, 11)}, nil, ErrPending)
+
+	p := r.Partition()
+	p.ISR, p.Epoch = []int32{1}, 6
+	if c, err := r.Decide(p, nil, 0); err != nil || c.Rose || c.Resigned {
+		t.Fatal(c, err)
+	}
+	want("alone of two", []error{r.CheckAppend(true, 0), r.CheckAppend(false, 0), r.Committed(3, 10)}, ErrNotEnoughReplicas, nil, ErrNotEnoughReplicasAfterAppend)
+	p.Leader, p.LeaderEpoch, p.Epoch, p.ISR = 2, 4, 7, []int32{2}
+	if c, err := r.Decide(p, nil, 0); err != nil || c.Role != Follower || !c.Resigned || !c.NewEpoch {
+		t.Fatal(c, err)
+	}
+	want("a follower", append(all(0), r.Committed(3, 10)), ErrNotLeader, ErrNotLeader, ErrNotLeader, ErrNotLeader, ErrNotLeader)
+}
