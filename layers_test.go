@@ -37,9 +37,12 @@ var layers = map[string]layer{
 	"storage":      {floor: 1, may: []string{"storage/disk", "storage/record"}},
 	"storage/meta": {floor: 1, may: []string{"storage/disk"}},
 
-	"replication":            {floor: 2, may: []string{"replication/controller", "storage", "storage/meta", "storage/record"}},
-	"replication/controller": {floor: 2, may: []string{"storage", "storage/meta", "storage/record"}},
-	"auth":                   {floor: 2, may: []string{"storage/meta"}},
+	"replication":        {floor: 2, may: []string{"replication/controller", "replication/quorum", "storage", "storage/meta", "storage/record"}},
+	"replication/quorum": {floor: 2, may: []string{"storage/meta"}},
+	// A store in memory that can crash; nothing but tests imports it, those of its parent too.
+	"replication/quorum/quorumtest": {floor: 1, may: []string{"replication/quorum"}},
+	"replication/controller":        {floor: 2, may: []string{"storage", "storage/meta", "storage/record"}},
+	"auth":                          {floor: 2, may: []string{"storage/meta"}},
 
 	"broker/group": {floor: 3},
 	// Tests only: the cores of a cluster in one simulated world.
@@ -72,6 +75,7 @@ var owners = map[string]struct {
 	anyTest bool
 }{
 	"github.com/cockroachdb/pebble":     {in: []string{"storage/meta"}},
+	"go.etcd.io/raft":                   {in: []string{"replication/quorum"}},
 	"net/http":                          {in: []string{".", "api", "api/kafka", "api/rest", "api/ws", "web", "e2e", "e2e/bench", "e2e/conformance", "e2e/contract"}},
 	"cel.dev/cel-go":                    {in: []string{"broker"}},
 	"github.com/coder/websocket":        {in: []string{"api/ws", "e2e", "e2e/bench"}},
@@ -123,6 +127,9 @@ func TestForbidden(t *testing.T) {
 		{dir: "storage", imported: "leat/broker", test: true, want: true},
 		{dir: "storage/meta", imported: "github.com/cockroachdb/pebble/v2/vfs"},
 		{dir: "broker", imported: "github.com/cockroachdb/pebble/v2", want: true},
+		{dir: "replication/quorum", imported: "go.etcd.io/raft/v3/raftpb"},
+		{dir: "replication", imported: "go.etcd.io/raft/v3/raftpb", test: true, want: true},
+		{dir: "replication/quorum", imported: "leat/replication/controller", want: true},
 		{dir: "broker", imported: "net/http", want: true},
 		{dir: "broker", imported: "cel.dev/cel-go/cel"},
 		{dir: "api/rest", imported: "cel.dev/cel-go/cel", want: true},

@@ -8,7 +8,9 @@ import "encoding/binary"
 //	key                     value                          owner
 //	"L" index u64           metadata log entry             replication
 //	"S" record key          state made from the log        replication/controller
-//	"A"                     last applied index, u64        replication
+//	"A"                     last applied index, u64        replication/quorum
+//	"Q" …                   log, term, vote, members, see  replication/quorum
+//	                        replication/quorum/doc.go
 //	"B" "s" topic id,       first offset of a log that     broker
 //	        partition u32   this node holds, u64
 //	"B" "o"                 whose directory the store      broker
@@ -20,6 +22,7 @@ const (
 	PrefixLog     = 'L'
 	PrefixState   = 'S'
 	PrefixApplied = 'A'
+	PrefixQuorum  = 'Q'
 	PrefixBroker  = 'B'
 	PrefixGroups  = 'G'
 )

@@ -1,0 +1,95 @@
+package quorum
+
+import (
+	"slices"
+
+	"go.etcd.io/raft/v3"
+	"go.etcd.io/raft/v3/raftpb"
+)
+
+// Transfer hands leadership to a voter, 0: to the one that is furthest. Until that
+// is done, for at most an election timeout, proposals are dropped.
+func (c *Core) Transfer(to uint64) error {
+	return c.raft(func() error {
+		c.observe()
+		if c.term == 0 {
+			return ErrNotLeader
+		}
+		if to == 0 {
+			to = c.heir()
+		}
+		if to == 0 || !slices.Contains(c.log.members.Voters, to) {
+			return ErrRefused
+		}
+		c.rn.TransferLeader(to)
+		return nil
+	})
+}
+
+// heir is the voter that leadership is best given to, 0 if none was heard of lately.
+func (c *Core) heir() uint64 {
+	best := Peer{}
+	for _, p := range c.peers() {
+		if !p.Learner && p.Active && (best.ID == 0 || p.Match > best.Match) {
+			best = p
+		}
+	}
+	return best.ID
+}
+
+// slow gives leadership up if a save has taken longer than the followers wait. To
+// lead from a disk that hangs would hold everybody up for as long as it hangs.
+// Until another leads, or Raft notices that no quorum answers, this node is silent
+// as a leader; its proposals have no known outcome.
+func (c *Core) slow(took int) {
+	c.observe()
+	if c.term == 0 || c.yielding || took <= c.o.ElectionTicks || len(c.log.members.Voters)+len(c.log.members.VotersOutgoing) < 2 {
+		return
+	}
+	_ = c.raft(func() error {
+		for _, p := range c.peers() {
+			if p.Match == c.log.last() && !p.Learner {
+				c.rn.TransferLeader(p.ID)
+				break
+			}
+		}
+		return nil
+	})
+	c.yielding = true
+	c.abandon()
+	clear(c.streams)
+}
+
+// asLeader says that only a leader says this, other than to hand over.
+func asLeader(m Message) bool {
+	if m.Raft == nil {
+		return m.Chunk.Kind == ChunkData
+	}
+	t := m.Raft.GetType()
+	return t == raftpb.MsgApp || t == raftpb.MsgHeartbeat || t == raftpb.MsgSnap
+}
+
+// Err is why the Core has ended, nil while it has not.
+func (c *Core) Err() error { return c.err }
+
+// Alone says that this node is the only member: then nothing comes of ticks.
+func (c *Core) Alone() bool { return c.alone() }
+
+// Status is the state in memory: it may be ahead of what is saved.
+func (c *Core) Status() Status {
+	st := c.rn.BasicStatus()
+	s := Status{
+		ID: c.o.ID, Term: st.GetTerm(), Vote: st.GetVote(), Leader: st.Lead, Role: Follower, Active: c.active(),
+		Commit: st.GetCommit(), Applied: c.applied, First: c.log.first(), Last: c.log.last(),
+		Voters: slices.Clone(c.log.members.Voters), Learners: slices.Clone(c.log.members.Learners),
+		Joint: joint(c.log.members), Yielding: c.yielding, Err: c.err,
+	}
+	switch st.RaftState {
+	case raft.StateLeader:
+		s.Role, s.Peers = Leader, c.peers()
+	case raft.StateCandidate, raft.StatePreCandidate:
+		s.Role = Candidate
+	case raft.StateFollower:
+	}
+	return s
+}

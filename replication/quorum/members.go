@@ -1,0 +1,200 @@
+package quorum
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"go.etcd.io/raft/v3"
+	"go.etcd.io/raft/v3/raftpb"
+	"go.etcd.io/raft/v3/tracker"
+	"google.golang.org/protobuf/proto"
+)
+
+// promoteLag is how many entries behind a learner may be that becomes a voter.
+const promoteLag = 64
+
+// AddLearner makes node, which is no member, one that gets the log and has no vote.
+// One change of members is made at a time: ErrDropped until the last is applied.
+// ErrRefused says that it makes no sense.
+func (c *Core) AddLearner(id ProposalID, node uint64) error {
+	return c.change(id, single(raftpb.ConfChangeAddLearnerNode, node))
+}
+
+// Promote makes voters of learners, several in one step: two voters can do less
+// than one. The rest is as for AddLearner.
+func (c *Core) Promote(id ProposalID, nodes ...uint64) error {
+	changes := make([]*raftpb.ConfChangeSingle, len(nodes))
+	for i, n := range nodes {
+		changes[i] = single(raftpb.ConfChangeAddNode, n)
+	}
+	return c.change(id, changes...)
+}
+
+// Remove makes node no member any more. A leader that is removed steps down when
+// that is committed. The rest is as for AddLearner.
+func (c *Core) Remove(id ProposalID, node uint64) error {
+	return c.change(id, single(raftpb.ConfChangeRemoveNode, node))
+}
+
+func single(kind raftpb.ConfChangeType, node uint64) *raftpb.ConfChangeSingle {
+	return &raftpb.ConfChangeSingle{Type: kind.Enum(), NodeId: &node}
+}
+
+func (c *Core) change(id ProposalID, changes ...*raftpb.ConfChangeSingle) error {
+	cc := &raftpb.ConfChangeV2{Changes: changes}
+	if id != (ProposalID{}) {
+		cc.Context = slices.Clone(id[:])
+	}
+	return c.propose(id, func() error {
+		switch {
+		case c.changing || !c.active() || joint(c.log.members):
+			return ErrDropped
+		case len(changes) == 0 || !permitted(c.log.members, cc):
+			return ErrRefused
+		}
+		if err := c.rn.ProposeConfChange(cc); err != nil {
+			return err
+		}
+		c.changing = true
+		return nil
+	})
+}
+
+// decodeChange is the change of members in an entry, if it is one, and the id of
+// the proposal. It fails for what no Core proposes.
+func decodeChange(e *raftpb.Entry) (cc *raftpb.ConfChangeV2, id ProposalID, err error) {
+	data := e.GetData()
+	switch e.GetType() {
+	case raftpb.EntryNormal:
+		if len(data) == 0 {
+			return nil, id, nil
+		}
+	case raftpb.EntryConfChangeV2:
+		cc = &raftpb.ConfChangeV2{}
+		if err := proto.Unmarshal(data, cc); err != nil {
+			return nil, id, fmt.Errorf("%w: entry %d: %w", ErrMessage, e.GetIndex(), err)
+		}
+		if data = cc.GetContext(); len(data) == 0 {
+			return cc, id, nil
+		}
+		if len(data) != len(id) {
+			data = nil
+		}
+	default:
+		data = nil
+	}
+	if copy(id[:], data) < len(id) {
+		return nil, id, fmt.Errorf("%w: entry %d of type %d has no id", ErrMessage, e.GetIndex(), e.GetType())
+	}
+	return cc, id, nil
+}
+
+func joint(m *raftpb.ConfState) bool { return len(m.VotersOutgoing) > 0 }
+
+// permitted says that a change makes sense for the members. Raft panics for some
+// that do not; all nodes decide alike, for they apply it to the same members.
+func permitted(m *raftpb.ConfState, cc *raftpb.ConfChangeV2) bool {
+	if len(cc.Changes) == 0 {
+		return joint(m)
+	}
+	if joint(m) {
+		return false
+	}
+	voters, learners := slices.Clone(m.Voters), slices.Clone(m.Learners)
+	for _, ch := range cc.Changes {
+		id := ch.GetNodeId()
+		v, l := slices.Index(voters, id), slices.Index(learners, id)
+		switch kind := ch.GetType(); {
+		case id == 0 || raft.IsLocalMsgTarget(id):
+			return false
+		case kind == raftpb.ConfChangeAddLearnerNode && v < 0 && l < 0:
+			learners = append(learners, id)
+		case kind == raftpb.ConfChangeAddNode && l >= 0:
+			learners, voters = slices.Delete(learners, l, l+1), append(voters, id)
+		case kind == raftpb.ConfChangeRemoveNode && v >= 0:
+			voters = slices.Delete(voters, v, v+1)
+		case kind == raftpb.ConfChangeRemoveNode && l >= 0:
+			learners = slices.Delete(learners, l, l+1)
+		default:
+			return false
+		}
+	}
+	return len(voters) > 0
+}
+
+// applyChange changes the members. One that makes no sense by now is passed over,
+// as nil is, which stands for one that was made before.
+func (c *Core) applyChange(cc *raftpb.ConfChangeV2) {
+	c.changing = false
+	if cc == nil || !permitted(c.log.members, cc) {
+		return
+	}
+	// A snapshot now would be of the state after this entry with the members
+	// before it.
+	c.noView = true
+	members := c.rn.ApplyConfChange(cc)
+	c.noView = false
+	c.log.members = raftpb.EnsureConfState(members)
+	c.membersDirty, c.out.Members = true, true
+	for id := range c.streams {
+		if !isMember(members, id) {
+			delete(c.streams, id)
+		}
+	}
+}
+
+func isMember(m *raftpb.ConfState, id uint64) bool {
+	return slices.Contains(m.Voters, id) || slices.Contains(m.Learners, id) ||
+		slices.Contains(m.VotersOutgoing, id) || slices.Contains(m.LearnersNext, id)
+}
+
+// alone says that this node is the only member.
+func (c *Core) alone() bool {
+	m := c.log.members
+	return len(m.Voters) == 1 && m.Voters[0] == c.o.ID && len(m.Learners) == 0 && !joint(m) && len(m.LearnersNext) == 0
+}
+
+// promote makes voters of learners while there are fewer than QuorumSize. An even
+// number of voters is only passed, in the one change that makes two voters of
+// learners at once, or left.
+func (c *Core) promote() error {
+	m := c.log.members
+	want := 2 - (len(m.Voters)+1)%2
+	if c.changing || joint(m) || len(m.Learners) < want || len(m.Voters)+want > c.o.QuorumSize || !c.active() {
+		return nil
+	}
+	var ready []uint64
+	for _, p := range c.peers() {
+		if p.Learner && p.Active && !p.Snapshot && p.Match+promoteLag >= c.log.last() {
+			ready = append(ready, p.ID)
+		}
+	}
+	if len(ready) < want {
+		return nil
+	}
+	err := c.Promote(ProposalID{}, ready[:want]...)
+	if errors.Is(err, ErrDropped) {
+		return nil // too much is under way; the next tick asks again
+	}
+	return err
+}
+
+// peers are the members as this leader sees them, by id, without itself.
+func (c *Core) peers() (peers []Peer) {
+	c.rn.WithProgress(func(id uint64, kind raft.ProgressType, p tracker.Progress) {
+		if id != c.o.ID {
+			peers = append(peers, Peer{
+				ID: id, Learner: kind == raft.ProgressTypeLearner, Match: p.Match, Active: p.RecentActive,
+				Snapshot: p.State == tracker.StateSnapshot,
+			})
+		}
+	})
+	slices.SortFunc(peers, func(a, b Peer) int {
+		if a.ID < b.ID {
+			return -1
+		}
+		return 1
+	})
+	return peers
+}
