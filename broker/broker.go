@@ -182,16 +182,23 @@ func (b *Broker) openLogs(ctx context.Context) (map[storage.ID]*storage.Log, err
 // log's end may have gone back, and then opens the partitions for traffic.
 func (b *Broker) lead(ctx context.Context, logs map[storage.ID]*storage.Log) error {
 	who := b.dir.Identity()
-	boot := &controller.Boot{ID: who.NodeID, UUID: who.NodeUUID}
+	join := &controller.Register{
+		ID: who.NodeID, UUID: who.NodeUUID, Incarnation: storage.NewTopicID().String(), PreviousEpoch: -1,
+		Endpoints: []controller.Endpoint{{Name: "kafka", Host: b.opts.Host, Port: b.opts.Port}},
+		MinLevel:  1, MaxLevel: controller.Level, ReadyNow: true,
+	}
 	if b.dir.Unclean() {
 		b.log.Info("the last run did not end with a clean stop: logs were recovered, and get a new leader epoch")
 		for id, l := range logs {
 			if l.Offsets().End > 0 {
-				boot.Unclean = append(boot.Unclean, id)
+				join.Unclean = append(join.Unclean, id)
 			}
 		}
+	} else if before, ok := b.proposer.State().Broker(who.NodeID); ok {
+		join.PreviousEpoch = before.Epoch
 	}
-	if _, err := b.proposer.Propose(ctx, boot); err != nil {
+	reply, err := b.proposer.Propose(ctx, join)
+	if err = errors.Join(append(reply.Errs, err)...); err != nil {
 		return err
 	}
 	state := b.proposer.State()

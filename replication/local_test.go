@@ -53,7 +53,7 @@ func propose(t *testing.T, l *Local, ev controller.Event) {
 func TestLocalSurvivesPowerCut(t *testing.T) {
 	fs := disk.NewMem()
 	l := openLocal(t, openMeta(t, fs))
-	propose(t, l, &controller.Boot{ID: 1, UUID: "u"})
+	propose(t, l, &controller.Register{ID: 1, UUID: "u", MaxLevel: controller.Level, ReadyNow: true})
 	for i := range 10 {
 		propose(t, l, topic(fmt.Sprint("t", i)))
 	}
@@ -81,7 +81,7 @@ func TestLocalLog(t *testing.T) {
 	fs := disk.NewMem()
 	db := openMeta(t, fs)
 	l := openLocal(t, db)
-	propose(t, l, &controller.Boot{ID: 1, UUID: "u"})
+	propose(t, l, &controller.Register{ID: 1, UUID: "u", MaxLevel: controller.Level, ReadyNow: true})
 	for range logKept {
 		propose(t, l, &controller.AllocateProducerIDs{Count: 1})
 	}
@@ -115,7 +115,7 @@ func TestLocalLog(t *testing.T) {
 func TestLocalLogTrims(t *testing.T) {
 	db := openMeta(t, disk.NewMem())
 	l := openLocal(t, db)
-	propose(t, l, &controller.Boot{ID: 1, UUID: "u"})
+	propose(t, l, &controller.Register{ID: 1, UUID: "u", MaxLevel: controller.Level, ReadyNow: true})
 	more := func(n int) {
 		t.Helper()
 		for range n {
@@ -165,7 +165,7 @@ func TestLocalRefusesNewer(t *testing.T) {
 func TestLocalStopsAfterFailure(t *testing.T) {
 	fs := disk.NewMem()
 	l := openLocal(t, openMeta(t, fs))
-	propose(t, l, &controller.Boot{ID: 1, UUID: "u"})
+	propose(t, l, &controller.Register{ID: 1, UUID: "u", MaxLevel: controller.Level, ReadyNow: true})
 	fs.SetFault(func(op disk.Op) error {
 		if op.Kind == disk.OpSync || op.Kind == disk.OpSyncData {
 			return syscall.EIO
@@ -219,7 +219,7 @@ func TestLocalGoesOnAfterRefusal(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = db.Close() })
 	l := openLocal(t, db)
-	propose(t, l, &controller.Boot{ID: 1, UUID: "u"})
+	propose(t, l, &controller.Register{ID: 1, UUID: "u", MaxLevel: controller.Level, ReadyNow: true})
 	propose(t, l, topic("a"))
 	refuse = storage.ErrFull
 	if _, err := l.Propose(t.Context(), topic("b")); !errors.Is(err, storage.ErrFull) || l.State().TopicNamed("b") != nil {

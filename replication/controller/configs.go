@@ -1,7 +1,6 @@
 package controller
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -17,7 +16,7 @@ type SetTopicConfigs struct {
 }
 
 func (ev *SetTopicConfigs) step(s *State) (Reply, []Record) {
-	t := s.topics[ev.ID]
+	t := s.topics.get(ev.ID)
 	if t == nil {
 		return Reply{Errs: []error{fmt.Errorf("%w: %s", ErrUnknownTopic, ev.ID)}}, nil
 	}
@@ -27,9 +26,6 @@ func (ev *SetTopicConfigs) step(s *State) (Reply, []Record) {
 	}
 	return Reply{Errs: []error{nil}}, out
 }
-
-// ErrUnknownBroker says that no node of that id is registered.
-var ErrUnknownBroker = errors.New("unknown broker")
 
 // SetBrokerConfigs changes configs of a broker, or of AllBrokers; a nil value
 // takes one back to what is in force without it. The caller checked names and

@@ -26,7 +26,7 @@ func (ev *AddPartitions) step(s *State) (Reply, []Record) {
 	seen := map[storage.TopicID]bool{}
 	for i := range ev.Topics {
 		more := &ev.Topics[i]
-		t := s.topics[more.ID]
+		t := s.topics.get(more.ID)
 		if t == nil {
 			reply.Errs[i] = fmt.Errorf("%w: %s", ErrUnknownTopic, more.ID)
 			continue
@@ -42,7 +42,7 @@ func (ev *AddPartitions) step(s *State) (Reply, []Record) {
 		}
 		seen[more.ID] = true
 		for p, r := range replicas {
-			out = append(out, newPartition(more.ID, int32(len(t.Partitions)+p), r))
+			out = append(out, newPartition(s, more.ID, int32(len(t.Partitions)+p), r))
 		}
 	}
 	return reply, out
@@ -55,7 +55,11 @@ func (more *MorePartitions) assign(s *State, t *Topic) ([][]int32, error) {
 		return nil, fmt.Errorf("%w: %d, topic %q has %d; it must be more, at most %d", ErrInvalidPartitions, more.Count, t.Name, have, MaxPartitions)
 	}
 	if more.Assignments == nil {
-		return spread(s.Brokers(), t.ID, have, more.Count, replication), nil
+		nodes := s.alive()
+		if len(nodes) < replication {
+			return nil, fmt.Errorf("%w: %d, %d nodes are up", ErrInvalidReplicationFactor, replication, len(nodes))
+		}
+		return spread(nodes, t.ID, have, more.Count, replication), nil
 	}
 	if len(more.Assignments) != int(more.Count-have) {
 		return nil, fmt.Errorf("%w: %d new partitions have %d assignments", ErrInvalidAssignment, more.Count-have, len(more.Assignments))

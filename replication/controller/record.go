@@ -19,10 +19,15 @@ var ErrDamagedRecord = errors.New("damaged metadata record")
 type Record interface {
 	// kind is the type number of the record.
 	kind() kind
-	// append adds the payload of the newest version.
+	// version is the oldest version that carries the record, and the one written:
+	// what does not use a newer feature reads as it always did.
+	version() byte
+	// level is the feature level that the record needs, 0 if it was always there.
+	level() uint32
+	// append adds the payload of that version.
 	append(p []byte) []byte
-	// decode reads a payload of the newest version.
-	decode(d *decoder)
+	// decode reads a payload of a version up to newest.
+	decode(d *decoder, version byte)
 	// key names the entry of the state that the record sets or removes.
 	key() []byte
 	// removes reports that the record removes its entry instead of setting it.
@@ -44,22 +49,33 @@ const (
 	kindTopicGone
 	kindProducerIDs
 	kindBrokerConfig
+	kindBrokerGone
+	kindBrokerEpochs
 )
 
-// newest is the version written, and the only one read so far.
-const newest = 0
+// newest is the newest version of each type that this binary reads.
+func newest(k kind) byte {
+	if k == kindBroker || k == kindPartition {
+		return 1
+	}
+	return 0
+}
 
 // FeatureLevel says which records may appear in the log. A binary writes no
 // record above the level, and raises it only when every node can read them.
 type FeatureLevel struct{ Level uint32 }
 
-// BrokerRegistered makes a broker known. Epoch grows with each registration,
-// so that messages of an earlier life can be told apart.
-type BrokerRegistered struct {
-	ID    int32
-	UUID  string
-	Epoch int64
-}
+// BrokerRegistered sets all that is known about one broker: at its registration
+// and when it is fenced, unfenced or begins to shut down. What is more than id,
+// uuid and epoch is version 1.
+type BrokerRegistered struct{ Broker }
+
+// BrokerUnregistered ends a broker.
+type BrokerUnregistered struct{ ID int32 }
+
+// BrokerEpochsTaken says that all broker epochs below Next were given out. It is
+// written when a broker ends, whose own record said so before.
+type BrokerEpochsTaken struct{ Next int64 }
 
 // TopicCreated makes a topic. Its partitions follow in the same commit.
 type TopicCreated struct {
@@ -67,7 +83,8 @@ type TopicCreated struct {
 	Name string
 }
 
-// PartitionChanged sets all that is decided about one partition.
+// PartitionChanged sets all that is decided about one partition. Eligible leader
+// replicas, a reassignment and recovery are version 1.
 type PartitionChanged struct {
 	Topic storage.TopicID
 	Index int32
@@ -103,15 +120,61 @@ type TopicGone struct{ ID storage.TopicID }
 // ProducerIDsTaken says that all producer ids below Next are given out.
 type ProducerIDsTaken struct{ Next int64 }
 
-func (*FeatureLevel) kind() kind     { return kindFeature }
-func (*BrokerRegistered) kind() kind { return kindBroker }
-func (*TopicCreated) kind() kind     { return kindTopic }
-func (*PartitionChanged) kind() kind { return kindPartition }
-func (*TopicConfigSet) kind() kind   { return kindTopicConfig }
-func (*TopicRemoved) kind() kind     { return kindTopicRemoved }
-func (*TopicGone) kind() kind        { return kindTopicGone }
-func (*ProducerIDsTaken) kind() kind { return kindProducerIDs }
-func (*BrokerConfigSet) kind() kind  { return kindBrokerConfig }
+func (*FeatureLevel) kind() kind       { return kindFeature }
+func (*BrokerRegistered) kind() kind   { return kindBroker }
+func (*TopicCreated) kind() kind       { return kindTopic }
+func (*PartitionChanged) kind() kind   { return kindPartition }
+func (*TopicConfigSet) kind() kind     { return kindTopicConfig }
+func (*TopicRemoved) kind() kind       { return kindTopicRemoved }
+func (*TopicGone) kind() kind          { return kindTopicGone }
+func (*ProducerIDsTaken) kind() kind   { return kindProducerIDs }
+func (*BrokerConfigSet) kind() kind    { return kindBrokerConfig }
+func (*BrokerUnregistered) kind() kind { return kindBrokerGone }
+func (*BrokerEpochsTaken) kind() kind  { return kindBrokerEpochs }
+
+func (*FeatureLevel) version() byte       { return 0 }
+func (*TopicCreated) version() byte       { return 0 }
+func (*TopicConfigSet) version() byte     { return 0 }
+func (*TopicRemoved) version() byte       { return 0 }
+func (*TopicGone) version() byte          { return 0 }
+func (*ProducerIDsTaken) version() byte   { return 0 }
+func (*BrokerConfigSet) version() byte    { return 0 }
+func (*BrokerUnregistered) version() byte { return 0 }
+func (*BrokerEpochsTaken) version() byte  { return 0 }
+func (r *BrokerRegistered) version() byte {
+	b := &r.Broker
+	if b.Incarnation != "" || b.Rack != "" || len(b.Endpoints) > 0 || b.MinLevel != 0 || b.MaxLevel != 0 || b.Fenced || b.ShuttingDown {
+		return 1
+	}
+	return 0
+}
+
+func (r *PartitionChanged) version() byte {
+	if len(r.ELR) > 0 || len(r.Adding) > 0 || len(r.Removing) > 0 || r.Recovering {
+		return 1
+	}
+	return 0
+}
+
+func (*FeatureLevel) level() uint32       { return 0 }
+func (*TopicCreated) level() uint32       { return 0 }
+func (*TopicConfigSet) level() uint32     { return 0 }
+func (*TopicRemoved) level() uint32       { return 0 }
+func (*TopicGone) level() uint32          { return 0 }
+func (*ProducerIDsTaken) level() uint32   { return 0 }
+func (*BrokerConfigSet) level() uint32    { return 2 }
+func (*BrokerUnregistered) level() uint32 { return clusterLevel }
+func (*BrokerEpochsTaken) level() uint32  { return clusterLevel }
+func (r *BrokerRegistered) level() uint32 { return versionLevel(r.version()) }
+func (r *PartitionChanged) level() uint32 { return versionLevel(r.version()) }
+
+// versionLevel is the level that versions of brokers and partitions need.
+func versionLevel(v byte) uint32 {
+	if v > 0 {
+		return clusterLevel
+	}
+	return 0
+}
 
 func newRecord(k kind) Record {
 	switch k {
@@ -133,6 +196,10 @@ func newRecord(k kind) Record {
 		return new(ProducerIDsTaken)
 	case kindBrokerConfig:
 		return new(BrokerConfigSet)
+	case kindBrokerGone:
+		return new(BrokerUnregistered)
+	case kindBrokerEpochs:
+		return new(BrokerEpochsTaken)
 	default:
 		return nil
 	}
@@ -140,7 +207,7 @@ func newRecord(k kind) Record {
 
 // Encode gives the bytes of r.
 func Encode(r Record) []byte {
-	return r.append([]byte{byte(r.kind()), newest})
+	return r.append([]byte{byte(r.kind()), r.version()})
 }
 
 // Decode reads a record. ErrUnknownRecord for a type or version of a newer
@@ -150,11 +217,11 @@ func Decode(p []byte) (Record, error) {
 		return nil, fmt.Errorf("%w: %d bytes", ErrDamagedRecord, len(p))
 	}
 	r := newRecord(kind(p[0]))
-	if r == nil || p[1] > newest {
+	if r == nil || p[1] > newest(kind(p[0])) {
 		return nil, fmt.Errorf("%w: type %d version %d", ErrUnknownRecord, p[0], p[1])
 	}
 	d := decoder{p: p[2:]}
-	r.decode(&d)
+	r.decode(&d, p[1])
 	if d.bad || len(d.p) != 0 {
 		return nil, fmt.Errorf("%w: type %d", ErrDamagedRecord, p[0])
 	}
@@ -174,11 +241,12 @@ func TopicKeys(id storage.TopicID) (from, to []byte) {
 // sorts before them, so that a scan meets the topic first.
 func topicKey(id storage.TopicID) []byte { return append([]byte{'t'}, id[:]...) }
 
-func (*FeatureLevel) key() []byte { return []byte("f") }
-func (r *BrokerRegistered) key() []byte {
-	return binary.BigEndian.AppendUint32([]byte("b"), uint32(r.ID))
-}
-func (r *TopicCreated) key() []byte { return topicKey(r.ID) }
+func (*FeatureLevel) key() []byte         { return []byte("f") }
+func (r *BrokerRegistered) key() []byte   { return brokerKey(r.ID) }
+func (r *BrokerUnregistered) key() []byte { return brokerKey(r.ID) }
+func (*BrokerEpochsTaken) key() []byte    { return []byte("e") }
+func brokerKey(id int32) []byte           { return binary.BigEndian.AppendUint32([]byte("b"), uint32(id)) }
+func (r *TopicCreated) key() []byte       { return topicKey(r.ID) }
 func (r *PartitionChanged) key() []byte {
 	return binary.BigEndian.AppendUint32(append(topicKey(r.Topic), 'p'), uint32(r.Index))
 }
@@ -190,182 +258,14 @@ func (r *BrokerConfigSet) key() []byte {
 	return append(binary.BigEndian.AppendUint32([]byte("c"), uint32(r.Broker)), r.Name...)
 }
 
-func (*FeatureLevel) removes() bool      { return false }
-func (*BrokerRegistered) removes() bool  { return false }
-func (*TopicCreated) removes() bool      { return false }
-func (*PartitionChanged) removes() bool  { return false }
-func (r *TopicConfigSet) removes() bool  { return r.Value == nil }
-func (*TopicRemoved) removes() bool      { return false }
-func (*TopicGone) removes() bool         { return true }
-func (*ProducerIDsTaken) removes() bool  { return false }
-func (r *BrokerConfigSet) removes() bool { return r.Value == nil }
-
-func (r *FeatureLevel) append(p []byte) []byte { return binary.AppendUvarint(p, uint64(r.Level)) }
-
-func (r *BrokerRegistered) append(p []byte) []byte {
-	p = appendInt32(p, r.ID)
-	p = appendString(p, r.UUID)
-	return binary.AppendVarint(p, r.Epoch)
-}
-
-func (r *TopicCreated) append(p []byte) []byte { return appendString(append(p, r.ID[:]...), r.Name) }
-
-func (r *PartitionChanged) append(p []byte) []byte {
-	p = appendInt32(append(p, r.Topic[:]...), r.Index)
-	p = appendInt32(p, r.Leader)
-	p = appendInt32(p, r.LeaderEpoch)
-	p = appendInt32(p, r.Epoch)
-	p = appendInt32s(p, r.Replicas)
-	return appendInt32s(p, r.ISR)
-}
-
-func (r *TopicConfigSet) append(p []byte) []byte {
-	return appendValue(appendString(append(p, r.Topic[:]...), r.Name), r.Value)
-}
-
-func (r *BrokerConfigSet) append(p []byte) []byte {
-	return appendValue(appendString(appendInt32(p, r.Broker), r.Name), r.Value)
-}
-
-func (r *TopicRemoved) append(p []byte) []byte     { return append(p, r.ID[:]...) }
-func (r *TopicGone) append(p []byte) []byte        { return append(p, r.ID[:]...) }
-func (r *ProducerIDsTaken) append(p []byte) []byte { return binary.AppendVarint(p, r.Next) }
-
-func (r *FeatureLevel) decode(d *decoder) { r.Level = uint32(d.uvarint()) }
-
-func (r *BrokerRegistered) decode(d *decoder) {
-	r.ID, r.UUID, r.Epoch = d.int32(), d.string(), d.varint()
-}
-
-func (r *TopicCreated) decode(d *decoder) { r.ID, r.Name = d.topicID(), d.string() }
-
-func (r *PartitionChanged) decode(d *decoder) {
-	r.Topic, r.Index = d.topicID(), d.int32()
-	r.Leader, r.LeaderEpoch, r.Epoch = d.int32(), d.int32(), d.int32()
-	r.Replicas, r.ISR = d.int32s(), d.int32s()
-}
-
-func (r *TopicConfigSet) decode(d *decoder) {
-	r.Topic, r.Name, r.Value = d.topicID(), d.string(), d.value()
-}
-
-func (r *BrokerConfigSet) decode(d *decoder) {
-	r.Broker, r.Name, r.Value = d.int32(), d.string(), d.value()
-}
-
-func (r *TopicRemoved) decode(d *decoder)     { r.ID = d.topicID() }
-func (r *TopicGone) decode(d *decoder)        { r.ID = d.topicID() }
-func (r *ProducerIDsTaken) decode(d *decoder) { r.Next = d.varint() }
-
-func appendInt32(p []byte, v int32) []byte { return binary.AppendVarint(p, int64(v)) }
-
-func appendString(p []byte, s string) []byte {
-	return append(binary.AppendUvarint(p, uint64(len(s))), s...)
-}
-
-// appendValue writes a string that may be missing.
-func appendValue(p []byte, v *string) []byte {
-	if v == nil {
-		return append(p, 0)
-	}
-	return appendString(append(p, 1), *v)
-}
-
-func appendInt32s(p []byte, vs []int32) []byte {
-	p = binary.AppendUvarint(p, uint64(len(vs)))
-	for _, v := range vs {
-		p = appendInt32(p, v)
-	}
-	return p
-}
-
-// decoder reads a payload. After the first impossible byte it is bad and
-// returns zeros.
-type decoder struct {
-	p   []byte
-	bad bool
-}
-
-func (d *decoder) take(n int) []byte {
-	if d.bad || n < 0 || n > len(d.p) {
-		d.bad = true
-		return nil
-	}
-	b := d.p[:n]
-	d.p = d.p[n:]
-	return b
-}
-
-func (d *decoder) byte() byte {
-	if b := d.take(1); b != nil {
-		return b[0]
-	}
-	return 0
-}
-
-func (d *decoder) uvarint() uint64 {
-	v, n := binary.Uvarint(d.p)
-	if n <= 0 {
-		d.bad = true
-		return 0
-	}
-	d.p = d.p[n:]
-	return v
-}
-
-func (d *decoder) varint() int64 {
-	v, n := binary.Varint(d.p)
-	if n <= 0 {
-		d.bad = true
-		return 0
-	}
-	d.p = d.p[n:]
-	return v
-}
-
-func (d *decoder) int32() int32 {
-	v := d.varint()
-	if int64(int32(v)) != v {
-		d.bad = true
-	}
-	return int32(v)
-}
-
-func (d *decoder) length() int {
-	n := d.uvarint()
-	// Every element takes at least a byte, so a length beyond the rest lies.
-	if n > uint64(len(d.p)) {
-		d.bad = true
-		return 0
-	}
-	return int(n)
-}
-
-func (d *decoder) string() string { return string(d.take(d.length())) }
-
-func (d *decoder) value() *string {
-	switch d.byte() {
-	case 0:
-		return nil
-	case 1:
-		v := d.string()
-		return &v
-	default:
-		d.bad = true
-		return nil
-	}
-}
-
-func (d *decoder) int32s() []int32 {
-	n := d.length()
-	vs := make([]int32, 0, n)
-	for range n {
-		vs = append(vs, d.int32())
-	}
-	return vs
-}
-
-func (d *decoder) topicID() (id storage.TopicID) {
-	copy(id[:], d.take(len(id)))
-	return id
-}
+func (*FeatureLevel) removes() bool       { return false }
+func (*BrokerRegistered) removes() bool   { return false }
+func (*BrokerUnregistered) removes() bool { return true }
+func (*BrokerEpochsTaken) removes() bool  { return false }
+func (*TopicCreated) removes() bool       { return false }
+func (*PartitionChanged) removes() bool   { return false }
+func (r *TopicConfigSet) removes() bool   { return r.Value == nil }
+func (*TopicRemoved) removes() bool       { return false }
+func (*TopicGone) removes() bool          { return true }
+func (*ProducerIDsTaken) removes() bool   { return false }
+func (r *BrokerConfigSet) removes() bool  { return r.Value == nil }

@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"maps"
@@ -11,8 +12,11 @@ import (
 )
 
 // Level is the newest feature level that this binary knows. Level 2 has
-// BrokerConfigSet.
-const Level = 2
+// BrokerConfigSet, level 3 all that more than one broker needs.
+const Level = 3
+
+// clusterLevel is the level from which there may be more than one broker.
+const clusterLevel = 3
 
 // ErrInconsistent says that a record does not fit the state it meets. It means
 // damage or a bug, never bad input.
@@ -21,13 +25,17 @@ var ErrInconsistent = errors.New("inconsistent metadata")
 // State is the metadata at one point of the log. It is immutable: With makes
 // the next one. Everything reached through it must only be read.
 type State struct {
-	level          uint32
-	brokers        map[int32]BrokerRegistered
-	topics         map[storage.TopicID]*Topic
-	names          map[string]storage.TopicID
-	dying          map[storage.TopicID]struct{}
-	configs        map[int32]map[string]string // of brokers
+	level   uint32
+	brokers map[int32]*Broker
+	topics  table[storage.TopicID, *Topic]
+	names   table[string, storage.TopicID]
+	dying   table[storage.TopicID, struct{}]
+	configs map[int32]map[string]string // of brokers
+	// nextEpoch is the epoch of the next registration.
+	nextEpoch      int64
 	nextProducerID int64
+	// applied counts the records that led here in this process.
+	applied uint64
 }
 
 // Topic is one topic of a State.
@@ -44,8 +52,8 @@ type Topic struct {
 type Partition struct {
 	// Leader is the node that leads, or -1.
 	Leader int32
-	// LeaderEpoch grows with each change of leader and each unclean restart
-	// of the leader (KIP-101).
+	// LeaderEpoch grows with each change of leader, each restart of a leader that
+	// may have lost the end of its log (KIP-101), and when replicas are taken away.
 	LeaderEpoch int32
 	// Epoch grows with each change of the partition.
 	Epoch int32
@@ -65,21 +73,38 @@ type Partition struct {
 // NewState is the metadata before the first record.
 func NewState() *State {
 	return &State{
-		brokers: map[int32]BrokerRegistered{},
-		topics:  map[storage.TopicID]*Topic{},
-		names:   map[string]storage.TopicID{},
-		dying:   map[storage.TopicID]struct{}{},
-		configs: map[int32]map[string]string{},
+		brokers:   map[int32]*Broker{},
+		topics:    newTable[storage.TopicID, *Topic](hashID),
+		names:     newTable[string, storage.TopicID](hashName),
+		dying:     newTable[storage.TopicID, struct{}](hashID),
+		configs:   map[int32]map[string]string{},
+		nextEpoch: 1,
 	}
+}
+
+func hashID(id storage.TopicID) (h byte) {
+	for _, b := range id {
+		h = h*31 + b
+	}
+	return h
+}
+
+func hashName(name string) (h byte) {
+	for i := range len(name) {
+		h = h*31 + name[i]
+	}
+	return h
 }
 
 // Level is the feature level of the log, 0 before the first record.
 func (s *State) Level() uint32 { return s.level }
 
 // Broker finds a registered broker.
-func (s *State) Broker(id int32) (BrokerRegistered, bool) {
-	b, ok := s.brokers[id]
-	return b, ok
+func (s *State) Broker(id int32) (Broker, bool) {
+	if b := s.brokers[id]; b != nil {
+		return *b, true
+	}
+	return Broker{}, false
 }
 
 // Brokers lists the ids of the registered brokers in order.
@@ -89,50 +114,73 @@ func (s *State) Brokers() []int32 { return slices.Sorted(maps.Keys(s.brokers)) }
 func (s *State) BrokerConfigs(id int32) map[string]string { return s.configs[id] }
 
 // Topic finds a topic by id, or returns nil.
-func (s *State) Topic(id storage.TopicID) *Topic { return s.topics[id] }
+func (s *State) Topic(id storage.TopicID) *Topic { return s.topics.get(id) }
 
 // TopicNamed finds a topic by name, or returns nil.
-func (s *State) TopicNamed(name string) *Topic { return s.topics[s.names[name]] }
+func (s *State) TopicNamed(name string) *Topic { return s.topics.get(s.names.get(name)) }
 
 // Topics lists all topics by name.
 func (s *State) Topics() []*Topic {
-	return slices.SortedFunc(maps.Values(s.topics), func(a, b *Topic) int { return strings.Compare(a.Name, b.Name) })
+	out := make([]*Topic, 0, s.topics.len)
+	for _, t := range s.topics.all() {
+		out = append(out, t)
+	}
+	slices.SortFunc(out, func(a, b *Topic) int { return strings.Compare(a.Name, b.Name) })
+	return out
 }
 
 // Dying reports whether the topic was removed and its data may still be there.
 func (s *State) Dying(id storage.TopicID) bool {
-	_, ok := s.dying[id]
-	return ok
+	return s.dying.has(id)
 }
 
-// DyingTopics lists the removed topics whose data may still be there.
-func (s *State) DyingTopics() []storage.TopicID { return slices.Collect(maps.Keys(s.dying)) }
+// DyingTopics lists the removed topics whose data may still be there, in
+// order.
+func (s *State) DyingTopics() []storage.TopicID {
+	return sortedIDs(&s.dying)
+}
 
-// With is the state after the records. The receiver is unchanged. Topics that
-// the records do not touch are shared between the two.
-func (s *State) With(records []Record) (*State, error) {
-	next := &State{
-		level:          s.level,
-		brokers:        maps.Clone(s.brokers),
-		topics:         maps.Clone(s.topics),
-		names:          maps.Clone(s.names),
-		dying:          maps.Clone(s.dying),
-		configs:        maps.Clone(s.configs),
-		nextProducerID: s.nextProducerID,
+func (s *State) topicIDs() []storage.TopicID { return sortedIDs(&s.topics) }
+
+func sortedIDs[V any](t *table[storage.TopicID, V]) []storage.TopicID {
+	out := make([]storage.TopicID, 0, t.len)
+	for id := range t.all() {
+		out = append(out, id)
 	}
-	owned := map[storage.TopicID]bool{}
+	slices.SortFunc(out, compareIDs)
+	return out
+}
+
+func compareIDs(a, b storage.TopicID) int { return bytes.Compare(a[:], b[:]) }
+
+// With is the state after the records. The receiver is unchanged, and what the
+// records do not touch is shared between the two.
+func (s *State) With(records []Record) (*State, error) {
+	next := *s
+	next.brokers, next.configs = maps.Clone(s.brokers), maps.Clone(s.configs)
+	next.topics, next.names, next.dying = s.topics.edit(), s.names.edit(), s.dying.edit()
+	owned, needs := map[storage.TopicID]bool{}, uint32(0)
 	for _, r := range records {
 		if id, ok := touches(r); ok && !owned[id] {
-			if t := next.topics[id]; t != nil {
-				next.topics[id] = t.clone()
+			if t := next.topics.get(id); t != nil {
+				next.topics.set(id, t.clone())
 			}
 			owned[id] = true
 		}
-		if err := r.apply(next); err != nil {
+		if err := r.apply(&next); err != nil {
 			return nil, err
 		}
+		needs = max(needs, r.level())
 	}
-	return next, nil
+	// At the end, since a state read by key has the level after the brokers.
+	if needs > next.level {
+		return nil, fmt.Errorf("%w: a record needs feature level %d, the log is at %d", ErrInconsistent, needs, next.level)
+	}
+	next.topics.seal()
+	next.names.seal()
+	next.dying.seal()
+	next.applied += uint64(len(records))
+	return &next, nil
 }
 
 func (t *Topic) clone() *Topic {
@@ -163,21 +211,33 @@ func (r *FeatureLevel) apply(s *State) error {
 }
 
 func (r *BrokerRegistered) apply(s *State) error {
-	s.brokers[r.ID] = *r
+	b := r.Broker
+	s.brokers[r.ID] = &b
+	s.nextEpoch = max(s.nextEpoch, r.Epoch+1)
+	return nil
+}
+
+func (r *BrokerUnregistered) apply(s *State) error {
+	delete(s.brokers, r.ID)
+	return nil
+}
+
+func (r *BrokerEpochsTaken) apply(s *State) error {
+	s.nextEpoch = max(s.nextEpoch, r.Next)
 	return nil
 }
 
 func (r *TopicCreated) apply(s *State) error {
-	if _, ok := s.names[r.Name]; ok {
+	if s.names.has(r.Name) {
 		return fmt.Errorf("%w: topic %q exists", ErrInconsistent, r.Name)
 	}
-	s.topics[r.ID] = &Topic{ID: r.ID, Name: r.Name, Configs: map[string]string{}}
-	s.names[r.Name] = r.ID
+	s.topics.set(r.ID, &Topic{ID: r.ID, Name: r.Name, Configs: map[string]string{}})
+	s.names.set(r.Name, r.ID)
 	return nil
 }
 
 func (r *PartitionChanged) apply(s *State) error {
-	t := s.topics[r.Topic]
+	t := s.topics.get(r.Topic)
 	switch {
 	case t == nil:
 		return fmt.Errorf("%w: partition of unknown topic %s", ErrInconsistent, r.Topic)
@@ -192,7 +252,7 @@ func (r *PartitionChanged) apply(s *State) error {
 }
 
 func (r *TopicConfigSet) apply(s *State) error {
-	t := s.topics[r.Topic]
+	t := s.topics.get(r.Topic)
 	if t == nil {
 		return fmt.Errorf("%w: config of unknown topic %s", ErrInconsistent, r.Topic)
 	}
@@ -223,16 +283,16 @@ func (r *BrokerConfigSet) apply(s *State) error {
 }
 
 func (r *TopicRemoved) apply(s *State) error {
-	if t := s.topics[r.ID]; t != nil {
-		delete(s.names, t.Name)
-		delete(s.topics, r.ID)
+	if t := s.topics.get(r.ID); t != nil {
+		s.names.remove(t.Name)
+		s.topics.remove(r.ID)
 	}
-	s.dying[r.ID] = struct{}{}
+	s.dying.set(r.ID, struct{}{})
 	return nil
 }
 
 func (r *TopicGone) apply(s *State) error {
-	delete(s.dying, r.ID)
+	s.dying.remove(r.ID)
 	return nil
 }
 

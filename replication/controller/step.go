@@ -2,22 +2,12 @@ package controller
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
 	"slices"
 
 	"leat/storage"
-)
-
-// Errors of decisions. They are the caller's to explain: bad input, not damage.
-var (
-	ErrTopicExists              = errors.New("topic already exists")
-	ErrUnknownTopic             = errors.New("unknown topic")
-	ErrInvalidPartitions        = errors.New("invalid number of partitions")
-	ErrInvalidReplicationFactor = errors.New("invalid replication factor")
-	ErrInvalidAssignment        = errors.New("invalid replica assignment")
 )
 
 // MaxPartitions bounds the partitions of one topic.
@@ -38,6 +28,10 @@ type Reply struct {
 	Errs []error
 	// First is the first of the producer ids of an AllocateProducerIDs.
 	First int64
+	// Epoch is the broker epoch of a Register.
+	Epoch int64
+	// Partitions are those of an AlterPartitions as they are after it.
+	Partitions []Partition
 }
 
 // Proposer commits decisions. It is the only writer of metadata: local on one
@@ -54,43 +48,6 @@ type Proposer interface {
 // Step decides what ev does to s. It changes nothing: the records it returns
 // must be committed, then given to With.
 func Step(s *State, ev Event) (Reply, []Record) { return ev.step(s) }
-
-// Boot introduces a broker at its start, and raises the feature level to that
-// of the binary. Unclean lists the partitions whose log end may have gone back;
-// their leader epoch grows before they open for appends.
-type Boot struct {
-	ID      int32
-	UUID    string
-	Unclean []storage.ID
-}
-
-func (ev *Boot) step(s *State) (Reply, []Record) {
-	var out []Record
-	// The only node can read what it writes.
-	if s.level < Level {
-		out = append(out, &FeatureLevel{Level: Level})
-	}
-	if len(ev.Unclean) == 0 {
-		// The epoch of the only broker fences nobody; a clean start of a known
-		// broker needs no commit.
-		if old, ok := s.Broker(ev.ID); ok && old.UUID == ev.UUID && len(out) == 0 {
-			return Reply{}, nil
-		}
-	}
-	old := s.brokers[ev.ID]
-	out = append(out, &BrokerRegistered{ID: ev.ID, UUID: ev.UUID, Epoch: old.Epoch + 1})
-	for _, id := range ev.Unclean {
-		t := s.topics[id.Topic]
-		if t == nil || int(id.Partition) >= len(t.Partitions) {
-			continue
-		}
-		p := t.Partitions[id.Partition]
-		p.LeaderEpoch++
-		p.Epoch++
-		out = append(out, &PartitionChanged{Topic: id.Topic, Index: id.Partition, Partition: p})
-	}
-	return Reply{}, out
-}
 
 // NewTopic is one topic of a CreateTopics.
 type NewTopic struct {
@@ -127,7 +84,7 @@ func (ev *CreateTopics) step(s *State) (Reply, []Record) {
 		seen[t.Name] = true
 		out = append(out, &TopicCreated{ID: t.ID, Name: t.Name})
 		for p, r := range replicas {
-			out = append(out, newPartition(t.ID, int32(p), r))
+			out = append(out, newPartition(s, t.ID, int32(p), r))
 		}
 		for _, name := range slices.Sorted(maps.Keys(t.Configs)) {
 			v := t.Configs[name]
@@ -137,8 +94,12 @@ func (ev *CreateTopics) step(s *State) (Reply, []Record) {
 	return reply, out
 }
 
-func newPartition(id storage.TopicID, index int32, replicas []int32) *PartitionChanged {
-	return &PartitionChanged{Topic: id, Index: index, Partition: Partition{Leader: replicas[0], Replicas: replicas, ISR: slices.Clone(replicas)}}
+// newPartition is a partition that nobody wrote to: who is eligible is in sync
+// (KAFKA-13083).
+func newPartition(s *State, id storage.TopicID, index int32, replicas []int32) *PartitionChanged {
+	p := Partition{Replicas: replicas, ISR: pick(replicas, func(r int32) bool { return s.Eligible(r, -1) })}
+	p.Leader = p.ISR[0]
+	return &PartitionChanged{Topic: id, Index: index, Partition: p}
 }
 
 // assign gives the replicas of each partition of a new topic.
@@ -153,6 +114,9 @@ func assign(s *State, t *NewTopic) ([][]int32, error) {
 	if t.Replication < 1 || int(t.Replication) > len(nodes) {
 		return nil, fmt.Errorf("%w: %d, must be 1 to %d, the number of nodes",
 			ErrInvalidReplicationFactor, t.Replication, len(nodes))
+	}
+	if nodes = s.alive(); int(t.Replication) > len(nodes) {
+		return nil, fmt.Errorf("%w: %d, %d nodes are up", ErrInvalidReplicationFactor, t.Replication, len(nodes))
 	}
 	return spread(nodes, t.ID, 0, t.Partitions, int(t.Replication)), nil
 }
@@ -203,6 +167,9 @@ func checkReplicas(s *State, partition int32, replicas []int32) error {
 			return fmt.Errorf("%w: partition %d names node %d twice", ErrInvalidAssignment, partition, node)
 		}
 	}
+	if !slices.ContainsFunc(replicas, func(r int32) bool { return s.Eligible(r, -1) }) {
+		return fmt.Errorf("%w: partition %d names only nodes that are down: %v", ErrInvalidAssignment, partition, replicas)
+	}
 	return nil
 }
 
@@ -213,7 +180,7 @@ func (ev *DeleteTopics) step(s *State) (Reply, []Record) {
 	reply := Reply{Errs: make([]error, len(ev.IDs))}
 	var out []Record
 	for i, id := range ev.IDs {
-		if s.topics[id] == nil || slices.Contains(ev.IDs[:i], id) {
+		if s.topics.get(id) == nil || slices.Contains(ev.IDs[:i], id) {
 			reply.Errs[i] = fmt.Errorf("%w: %s", ErrUnknownTopic, id)
 			continue
 		}
@@ -238,9 +205,6 @@ func (ev *ForgetTopics) step(s *State) (Reply, []Record) {
 // AllocateProducerIDs takes a block of Count producer ids, never to be given
 // out again.
 type AllocateProducerIDs struct{ Count int64 }
-
-// ErrNoProducerIDs says that all ids are given out.
-var ErrNoProducerIDs = errors.New("producer ids are exhausted")
 
 func (ev *AllocateProducerIDs) step(s *State) (Reply, []Record) {
 	first := s.nextProducerID

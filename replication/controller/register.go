@@ -1,0 +1,193 @@
+package controller
+
+import (
+	"fmt"
+	"slices"
+
+	"leat/storage"
+)
+
+// Register introduces a broker in a new life. It comes up fenced, out of every
+// ISR, until Unfence; the answer is its broker epoch. The same life registering
+// again keeps its epoch (KAFKA-16952).
+type Register struct {
+	ID                int32
+	UUID, Incarnation string
+	// PreviousEpoch is the broker epoch that the directory was closed in, or
+	// whatever it ran in if all that it acknowledged is on disk for certain. Any
+	// other than the registered, as -1, says that acknowledged records may be lost.
+	PreviousEpoch      int64
+	Rack               string
+	Endpoints          []Endpoint
+	MinLevel, MaxLevel uint32
+	// ReadyNow asks to be unfenced in the same step. It is for a cluster of one and
+	// has no effect where another broker is registered.
+	ReadyNow bool
+	// Unclean lists the partitions whose log end may have gone back: the broker
+	// does not lead them in the same leader epoch again.
+	Unclean []storage.ID
+}
+
+func (ev *Register) step(s *State) (Reply, []Record) {
+	old := s.brokers[ev.ID]
+	alone := len(s.brokers) == 0 || len(s.brokers) == 1 && old != nil
+	level, err := ev.level(s, alone)
+	if err == nil && old != nil && old.UUID != ev.UUID && !old.Fenced && !alone {
+		err = fmt.Errorf("%w: %d lives with the directory %s", ErrDuplicateBroker, ev.ID, old.UUID)
+	}
+	if err != nil {
+		return Reply{Errs: []error{err}}, nil
+	}
+	b := Broker{
+		ID: ev.ID, UUID: ev.UUID, Incarnation: ev.Incarnation, Epoch: s.nextEpoch, Rack: ev.Rack, Endpoints: slices.Clone(ev.Endpoints),
+		MinLevel: ev.MinLevel, MaxLevel: ev.MaxLevel, Fenced: !ev.ReadyNow || !alone,
+	}
+	again := old != nil && old.UUID == ev.UUID && old.Incarnation == ev.Incarnation && ev.Incarnation != ""
+	if again {
+		b.Epoch, b.Fenced, b.ShuttingDown = old.Epoch, old.Fenced && b.Fenced, old.ShuttingDown
+	}
+	if level < clusterLevel { // which knows no more of the only broker
+		b = Broker{ID: b.ID, UUID: b.UUID, Epoch: b.Epoch}
+	}
+	var out []Record
+	if level > s.level {
+		out = append(out, &FeatureLevel{Level: level})
+	}
+	if old == nil || !old.equal(&b) {
+		out = append(out, &BrokerRegistered{Broker: b})
+	}
+	after := *s
+	after.level = level
+	v := view{State: &after, broker: &b, gone: -1}
+	if again {
+		out = append(out, v.lead(ev.ID)...)
+	} else {
+		out = append(out, ev.restart(&v, old)...)
+	}
+	return Reply{Errs: []error{nil}, Epoch: b.Epoch}, out
+}
+
+// restart decides about the partitions of a broker that begins a new life.
+func (ev *Register) restart(v *view, old *Broker) (out []Record) {
+	wiped := old == nil || old.UUID != ev.UUID
+	clean := !wiped && ev.PreviousEpoch == old.Epoch
+	reset := make(map[storage.ID]bool, len(ev.Unclean))
+	for _, id := range ev.Unclean {
+		reset[id] = true
+	}
+	for t, i := range v.partitions() {
+		p := &t.Partitions[i]
+		if !slices.Contains(p.Replicas, ev.ID) {
+			continue
+		}
+		c := v.begin(t, *p)
+		if !clean {
+			c.lost, c.wiped = ev.ID, wiped
+		}
+		c.restarted = p.Leader == ev.ID && reset[storage.ID{Topic: t.ID, Partition: int32(i)}]
+		if r := c.record(int32(i)); r != nil {
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+// lead elects leaders where there is none and broker id may be one.
+func (v *view) lead(id int32) (out []Record) {
+	if !v.eligible(id) {
+		return nil
+	}
+	for t, i := range v.partitions() {
+		if p := &t.Partitions[i]; p.Leader < 0 && slices.Contains(p.Replicas, id) {
+			if r := v.begin(t, *p).record(int32(i)); r != nil {
+				out = append(out, r)
+			}
+		}
+	}
+	return out
+}
+
+// leave takes broker id out of every ISR, with what follows for leaders.
+func (v *view) leave(id int32) (out []Record) {
+	for t, i := range v.partitions() {
+		if p := &t.Partitions[i]; slices.Contains(p.ISR, id) {
+			if r := v.begin(t, *p).record(int32(i)); r != nil {
+				out = append(out, r)
+			}
+		}
+	}
+	return out
+}
+
+// Fence takes a broker out of service: it was not heard of for its session, asks
+// for it, or says goodbye.
+type Fence struct {
+	ID    int32
+	Epoch int64
+}
+
+// Unfence puts a registered broker into service.
+type Unfence struct {
+	ID    int32
+	Epoch int64
+}
+
+// ShutDown begins the end of a broker: others lead what they can, and it enters
+// no ISR any more (KIP-841). What only it has in sync it leads until it is fenced.
+type ShutDown struct {
+	ID    int32
+	Epoch int64
+}
+
+// Unregister ends a broker. Where it is a replica it stays one, until its
+// partitions are reassigned.
+type Unregister struct{ ID int32 }
+
+func (ev *Fence) step(s *State) (Reply, []Record) {
+	return s.recondition(ev.ID, ev.Epoch, func(b *Broker) { b.Fenced, b.ShuttingDown = true, false }, (*view).leave)
+}
+
+func (ev *Unfence) step(s *State) (Reply, []Record) {
+	return s.recondition(ev.ID, ev.Epoch, func(b *Broker) { b.Fenced = false }, (*view).lead)
+}
+
+func (ev *ShutDown) step(s *State) (Reply, []Record) {
+	return s.recondition(ev.ID, ev.Epoch, func(b *Broker) { b.ShuttingDown = !b.Fenced }, (*view).leave)
+}
+
+// recondition changes the condition of a broker, and its partitions with it.
+func (s *State) recondition(id int32, epoch int64, change func(*Broker), then func(*view, int32) []Record) (Reply, []Record) {
+	err := s.checkEpoch(id, epoch)
+	if err == nil && s.level < clusterLevel {
+		err = fmt.Errorf("%w: %d, brokers come and go from %d on", ErrUnsupportedLevel, s.level, clusterLevel)
+	}
+	if err != nil {
+		return Reply{Errs: []error{err}}, nil
+	}
+	b := *s.brokers[id]
+	change(&b)
+	if b.equal(s.brokers[id]) {
+		return Reply{Errs: []error{nil}, Epoch: epoch}, nil
+	}
+	v := view{State: s, broker: &b, gone: -1}
+	return Reply{Errs: []error{nil}, Epoch: epoch}, append(then(&v, id), &BrokerRegistered{Broker: b})
+}
+
+func (ev *Unregister) step(s *State) (Reply, []Record) {
+	b := s.brokers[ev.ID]
+	var err error
+	switch {
+	case b == nil:
+		err = fmt.Errorf("%w: %d", ErrUnknownBroker, ev.ID)
+	case s.level < clusterLevel:
+		err = fmt.Errorf("%w: %d, brokers come and go from %d on", ErrUnsupportedLevel, s.level, clusterLevel)
+	}
+	if err != nil {
+		return Reply{Errs: []error{err}}, nil
+	}
+	v := view{State: s, gone: ev.ID}
+	out := append(v.leave(ev.ID), &BrokerUnregistered{ID: ev.ID})
+	// The epoch of the broker that goes may be the newest: it is not used again.
+	out = append(out, &BrokerEpochsTaken{Next: s.nextEpoch})
+	return Reply{Errs: []error{nil}}, out
+}
