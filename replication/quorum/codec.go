@@ -138,6 +138,13 @@ func decodeEntry(index uint64, b []byte) (*raftpb.Entry, error) {
 	return e, nil
 }
 
+// Check reads what a store holds and changes nothing. Its error is the store's, or
+// the ErrDamaged that Open would return.
+func Check(s Store) error {
+	_, err := load(s)
+	return err
+}
+
 // load reads what a store holds and proves that it is whole.
 func load(s Store) (*saved, error) {
 	st := &saved{members: &raftpb.ConfState{AutoLeave: new(false)}}
