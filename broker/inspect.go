@@ -47,7 +47,7 @@ func Inspect(ctx context.Context, fsys disk.FS, dir string) (*storage.Metadata, 
 }
 
 func readMetadata(db *meta.DB, dir string, out *storage.Metadata) error {
-	local, err := replication.OpenLocal(db)
+	state, err := replication.ReadState(db)
 	if err != nil {
 		return err
 	}
@@ -58,7 +58,6 @@ func readMetadata(db *meta.DB, dir string, out *storage.Metadata) error {
 	if err != nil {
 		return err
 	}
-	state := local.State()
 	out.Logs, out.Dying = map[storage.ID]storage.LogMetadata{}, map[TopicID]bool{}
 	for _, t := range state.Topics() {
 		for i, p := range t.Partitions {

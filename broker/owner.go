@@ -77,11 +77,11 @@ func readOwner(db *meta.DB, dir string) (clusterID, nodeUUID string, err error) 
 	if !errors.Is(err, meta.ErrNotFound) {
 		return "", "", fmt.Errorf("read whose metadata it is: %w", err)
 	}
-	local, err := replication.OpenLocal(db)
+	state, err := replication.ReadState(db)
 	if err != nil {
 		return "", "", &storage.DamagedError{Path: dir, Err: err}
 	}
-	if state := local.State(); len(state.Brokers()) == 1 {
+	if len(state.Brokers()) == 1 {
 		node, _ := state.Broker(state.Brokers()[0])
 		nodeUUID = node.UUID
 	}

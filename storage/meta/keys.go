@@ -11,6 +11,9 @@ import "encoding/binary"
 //	"A"                     last applied index, u64        replication/quorum
 //	"Q" …                   log, term, vote, members, see  replication/quorum
 //	                        replication/quorum/doc.go
+//	"H"                     index u64, hash u64 of the     replication
+//	                        state that the log makes up
+//	                        to it
 //	"B" "s" topic id,       first offset of a log that     broker
 //	        partition u32   this node holds, u64
 //	"B" "o"                 whose directory the store      broker
@@ -23,6 +26,7 @@ const (
 	PrefixState   = 'S'
 	PrefixApplied = 'A'
 	PrefixQuorum  = 'Q'
+	PrefixHash    = 'H'
 	PrefixBroker  = 'B'
 	PrefixGroups  = 'G'
 )
@@ -42,6 +46,12 @@ func LogIndex(key []byte) (index uint64, ok bool) {
 
 // StateKey is the key of the state record named by key.
 func StateKey(key []byte) []byte { return append([]byte{PrefixState}, key...) }
+
+// StateKeys bounds the keys [from, to) of all state records.
+func StateKeys() (from, to []byte) { return []byte{PrefixState}, []byte{PrefixState + 1} }
+
+// StateHashKey is the key of the newest hash of the state.
+func StateHashKey() []byte { return []byte{PrefixHash} }
 
 // AppliedKey is the key of the index of the last entry that state contains.
 func AppliedKey() []byte { return []byte{PrefixApplied} }
