@@ -26,6 +26,7 @@ type Core struct {
 	// What goes into the next Write.
 	staged       changes
 	sync         bool
+	owed         bool   // a term, a vote or an entry was written without a sync
 	storedFirst  uint64 // the entries that the store has
 	storedLast   uint64
 	dirty        uint64 // from here on the entries are not in the store; 0: all are

@@ -221,10 +221,15 @@ func (q *Quorum) await(ctx context.Context, id ProposalID, start func(*Core) err
 	}
 }
 
-// Lost says that the connection to a member is lost and a new one was refused. If
-// it led, this node stands for election soon.
+// Lost says that the connection to a member is lost and a new one was refused, and
+// that nothing comes from it any more. If it led, this node stands for election
+// soon.
 func (q *Quorum) Lost(ctx context.Context, peer uint64) error {
 	return q.Do(ctx, func(c *Core) error {
+		// What it has said before would make it the leader again.
+		for range len(q.messages) {
+			q.step(<-q.messages)
+		}
 		st := c.Status()
 		if err := c.Forget(peer); err != nil {
 			return err

@@ -131,8 +131,10 @@ func (c *Core) ready(rd raft.Ready) error {
 	if len(rd.Entries) > 0 {
 		c.stage(rd.Entries)
 	}
-	// An only member has told nobody of its term, and nobody can have voted: they
-	// are saved before the next proposal, by the same sync.
+	// An only member has told nobody of its term, and nobody else can have voted in
+	// it: it is made durable by the sync of the first proposal, or before anything
+	// is said.
+	c.owed = c.owed || rd.MustSync
 	c.sync = c.sync || rd.MustSync && (!c.alone() || slices.ContainsFunc(rd.Entries, hasData))
 	for _, m := range rd.Messages {
 		if err := c.send(m); err != nil {
@@ -314,6 +316,8 @@ func (c *Core) write() Write {
 	if c.appliedDirty && c.applied > 0 {
 		c.staged.own(meta.AppliedKey(), binary.BigEndian.AppendUint64(nil, c.applied))
 	}
+	c.sync = c.sync || c.owed && len(c.out.Messages) > 0
+	c.owed = c.owed && !c.sync
 	w := Write{Changes: c.staged, Sync: c.sync, Term: st.GetTerm(), Vote: st.GetVote(), Last: last}
 	c.staged, c.sync, c.dirty, c.bytes = nil, false, 0, 0
 	c.hardDirty, c.membersDirty, c.appliedDirty = false, false, false
