@@ -50,11 +50,18 @@ type judge struct {
 	// for an offset while it was there.
 	dead   map[grave]seen
 	deadAt map[[2]uint64]int64 // by value and killer
+	// work counts the innermost steps.
+	work int
 }
 
 // check judges the history. It gives at most maxAnomalies, in a fixed order.
 func (h *history) check() []anomaly {
 	j := &judge{h: h, living: map[partID][]seen{}, dead: map[grave]seen{}, deadAt: map[[2]uint64]int64{}}
+	return j.judge()
+}
+
+func (j *judge) judge() []anomaly {
+	h := j.h
 	j.index()
 	for _, id := range sortedParts(h.finals) {
 		j.final(id, h.finals[id])
@@ -77,6 +84,7 @@ func (j *judge) index() {
 			continue
 		}
 		for v := o.value; v < o.value+uint64(o.count); v++ {
+			j.work++
 			for uint64(len(j.writers)) <= v {
 				j.writers = append(j.writers, 0)
 			}
@@ -132,6 +140,7 @@ func (j *judge) equal(id partID, a, b *dump) {
 	}
 	mine, theirs := within(a), within(b)
 	for i := range max(len(mine), len(theirs)) {
+		j.work++
 		switch {
 		case i >= len(mine) || i >= len(theirs):
 			j.add("replicas-differ", id, to, "node %d has %d batches below it, node %d has %d", a.node, len(mine), b.node, len(theirs))
@@ -161,6 +170,7 @@ func (j *judge) see(id partID, b *batch) {
 }
 
 func (j *judge) record(id partID, offset int64, s seen) {
+	j.work++
 	killer := j.h.killer(id, s.b.epoch, offset)
 	lives := killer == len(j.h.losses[id])
 	var before seen
@@ -205,7 +215,8 @@ func (j *judge) origin(id partID, offset int64, s seen, lives bool, killer int) 
 	case s.value-w.value != uint64(offset-s.b.base) || w.count != s.b.count:
 		j.add("torn", id, offset, "the batch %+v is not what was sent: %v", *s.b, w)
 	}
-	old, twice := int64(-1), false
+	var old int64
+	var twice bool
 	if lives {
 		old = j.at[s.value]
 		twice, j.at[s.value] = old >= 0, offset

@@ -35,6 +35,7 @@ func (j *judge) sends() {
 
 // kept asks for one record of a send, and reports false if it found fault.
 func (j *judge) kept(o *op, r int64, final *dump) bool {
+	j.work++
 	offset, value := o.offset+r, o.value+uint64(r)
 	if offset < final.start || j.buried(o, offset) {
 		return true
@@ -83,6 +84,7 @@ func (j *judge) order() {
 		}
 	}
 	for _, e := range events[1:] {
+		j.work++
 		switch {
 		case e > 0:
 			o := &j.h.ops[e-1]

@@ -1,0 +1,205 @@
+package sim
+
+import (
+	"slices"
+
+	"leat/replication"
+	"leat/replication/controller"
+)
+
+// moved is called after each call of a replica that may have changed its high
+// watermark, its role or who is in sync.
+func (c *checker) moved(node int32, id partID) {
+	r := c.v.replica(node, id)
+	log := c.v.log(node, id)
+	if r == nil || log == nil {
+		return
+	}
+	p := c.part(id)
+	was := p.replica(node)
+	part := r.Partition()
+	epoch, hw, leads := r.LeaderEpoch(), r.HighWatermark(), r.Role() == replication.Leader
+	c.ask(2, epoch >= was.leaderEpoch && part.Epoch >= was.epoch, "%v: node %d is at epochs %d/%d, it was at %d/%d",
+		id, node, epoch, part.Epoch, was.leaderEpoch, was.epoch)
+	// A cut lowers the high watermark before it shortens the log.
+	c.ask(6, log.start <= hw && hw <= log.end, "%v: node %d has a high watermark of %d and a log of %d to %d", id, node, hw, log.start, log.end)
+	if leads {
+		same := was.leads && was.leaderEpoch == epoch
+		c.ask(7, !same || hw >= was.hw, "%v: the high watermark of node %d, which leads epoch %d, fell from %d to %d", id, node, epoch, was.hw, hw)
+		if same && hw > was.hw && hw > log.start {
+			c.ask(12, len(part.ISR) >= c.v.minISR(id), "%v: node %d raised the high watermark from %d to %d with %v in sync, there must be %d",
+				id, node, was.hw, hw, part.ISR, c.v.minISR(id))
+		}
+		c.commit(node, p, log, hw)
+		c.holders(node, p, r, hw)
+	}
+	c.prefix(node, p, was, log, hw)
+	was.leaderEpoch, was.epoch, was.hw, was.leads = epoch, part.Epoch, hw, leads
+}
+
+// commit takes into the truth what a leader says is committed.
+func (c *checker) commit(node int32, p *partTrace, log *simLog, hw int64) {
+	for i := log.find(p.end()); i < len(log.batches) && log.batches[i].next() <= hw; i++ {
+		b := log.batches[i]
+		if c.buried(p, &b) {
+			return
+		}
+		c.ask(7, b.base == p.end() || len(p.committed) == 0 && b.base == log.start,
+			"%v: node %d commits %+v, all before ends at %d", p.id, node, b, p.end())
+		c.held[16]++
+		if b.pid >= 0 {
+			s := sequence{b.pid, b.pepoch, b.seq}
+			at, twice := p.seqs[s]
+			c.ask(17, !twice, "%v: node %d commits %+v, which is at %d already", p.id, node, b, at)
+			p.seqs[s] = b.base
+		}
+		p.committed = append(p.committed, b)
+	}
+}
+
+// buried reports whether a batch is of a log that was given up as lost: who has
+// not heard of it yet may go on.
+func (c *checker) buried(p *partTrace, b *batch) bool {
+	return c.h.killer(p.id, b.epoch, b.base) < len(c.h.losses[p.id])
+}
+
+// prefix asks whether a replica's log below its own high watermark is the
+// committed one.
+func (c *checker) prefix(node int32, p *partTrace, was *replicaTrace, log *simLog, hw int64) {
+	if was.compared >= hw {
+		return
+	}
+	for i := log.find(was.compared); i < len(log.batches) && log.batches[i].next() <= hw; i++ {
+		b := &log.batches[i]
+		if c.buried(p, b) {
+			return
+		}
+		j, found := slices.BinarySearchFunc(p.committed, b.base, func(b batch, base int64) int { return int(b.base - base) })
+		c.ask(7, found && alike(b, &p.committed[j]), "%v: below the high watermark %d of node %d is %+v, committed are %v", p.id, hw, node, *b, p.committed)
+	}
+	was.compared = hw
+}
+
+// holders asks whether those who may be in sync hold what is committed.
+func (c *checker) holders(node int32, p *partTrace, r replicaView, hw int64) {
+	for _, member := range r.Maximal() {
+		if member != node {
+			c.holds(8, p, member, node, hw)
+		}
+	}
+	for _, member := range r.Partition().ELR {
+		c.holds(11, p, member, node, hw)
+	}
+}
+
+// holds asks whether a node holds all below an offset, as far as a crash or a
+// disk has not taken it.
+func (c *checker) holds(number int, p *partTrace, member, leader int32, hw int64) {
+	log := c.v.log(member, p.id)
+	if log == nil || log.damaged || p.replica(member).lossy {
+		return
+	}
+	c.ask(number, c.acknowledged(log) >= hw, "%v: node %d has acknowledged %d, the high watermark of node %d is %d",
+		p.id, member, c.acknowledged(log), leader, hw)
+}
+
+// acknowledged is what a replica may say it holds.
+func (c *checker) acknowledged(log *simLog) int64 {
+	if c.v.fsync() {
+		return log.durable
+	}
+	return log.end
+}
+
+// acked is called when a broker answers a producer that its batch is written.
+func (c *checker) acked(node int32, id partID, b *batch, acks int8) {
+	c.speaks(node, "acknowledges")
+	if acks != -1 {
+		c.leased(node, "acknowledges without waiting for others")
+		return
+	}
+	p := c.part(id)
+	holders := 0
+	for _, host := range c.v.hosts(id) {
+		log := c.v.log(host, id)
+		i := log.find(b.base)
+		has := i < len(log.batches) && alike(&log.batches[i], b) && b.next() <= c.acknowledged(log)
+		// One that has lost it meanwhile had it when it counted.
+		if has || p.replica(host).lossy || log.damaged {
+			holders++
+		}
+	}
+	r := c.v.replica(node, id)
+	c.ask(13, r != nil && b.next() <= r.HighWatermark() && holders >= c.v.minISR(id),
+		"%v: node %d acknowledges %+v, which %d nodes hold, there must be %d: %v", id, node, *b, holders, c.v.minISR(id), r)
+}
+
+// served is called when a node has given [from, next) to a consumer, or next as
+// the latest offset.
+func (c *checker) served(node int32, id partID, from, next int64) {
+	c.speaks(node, "serves")
+	r := c.v.replica(node, id)
+	c.ask(14, r != nil && next <= r.HighWatermark(), "%v: node %d serves %d to %d: %v", id, node, from, next, r)
+	c.leased(node, "serves")
+}
+
+func (c *checker) leased(node int32, what string) {
+	c.ask(28, c.v.now() < c.v.lease(node), "node %d %s at %v, its lease ended at %v", node, what, c.v.now(), c.v.lease(node))
+}
+
+// applied is called when a node has applied metadata up to an index.
+func (c *checker) applied(node int32, index uint64, old, next *controller.State) {
+	n := c.node(node)
+	c.ask(2, index >= n.index, "node %d applies index %d behind %d", node, index, n.index)
+	n.index = index
+	if old == next {
+		return
+	}
+	hash := next.Hash()
+	seen, known := c.applies[index]
+	c.ask(21, !known || seen == hash, "node %d has another state at index %d than the one that was there first", node, index)
+	c.applies[index] = hash
+	for _, id := range next.Brokers() {
+		was, known := old.Broker(id)
+		is, _ := next.Broker(id)
+		c.ask(2, !known || is.Epoch >= was.Epoch, "broker %d went from epoch %d to %d", id, was.Epoch, is.Epoch)
+	}
+	for _, t := range next.Topics() {
+		before := old.Topic(t.ID)
+		if before == t {
+			continue
+		}
+		for i := range t.Partitions {
+			was := controller.Partition{Leader: -1, LeaderEpoch: -1, Epoch: -1}
+			if before != nil && i < len(before.Partitions) {
+				was = before.Partitions[i]
+			}
+			c.decided(partID{Topic: t.ID, Partition: int32(i)}, &was, &t.Partitions[i], next)
+		}
+	}
+	if index > c.index {
+		c.index, c.newest = index, next
+	}
+}
+
+// decided asks about a partition as the controller made it.
+func (c *checker) decided(id partID, was, is *controller.Partition, s *controller.State) {
+	c.ask(2, is.LeaderEpoch >= was.LeaderEpoch && is.Epoch >= was.Epoch, "%v: from epochs %d/%d to %d/%d", id, was.LeaderEpoch, was.Epoch, is.LeaderEpoch, is.Epoch)
+	c.ask(9, is.Leader < 0 || slices.Contains(is.ISR, is.Leader), "%v: leader %d is not in sync: %v", id, is.Leader, is.ISR)
+	for _, member := range is.ISR {
+		if !slices.Contains(was.ISR, member) {
+			c.ask(10, s.Eligible(member, -1), "%v: node %d comes into sync, it is not eligible", id, member)
+		}
+		c.ask(11, !slices.Contains(is.ELR, member), "%v: node %d is in sync and eligible without: %v, %v", id, member, is.ISR, is.ELR)
+		c.ask(9, slices.Contains(is.Replicas, member), "%v: node %d is in sync and no replica: %v", id, member, is.Replicas)
+	}
+	c.ask(11, len(is.ELR) == 0 || len(is.ISR) < c.v.minISR(id), "%v: %v are eligible though %v are in sync", id, is.ELR, is.ISR)
+	if is.Leader < 0 || is.LeaderEpoch == was.LeaderEpoch {
+		return
+	}
+	p := c.part(id)
+	clean := was.Epoch < 0 || slices.Contains(was.ISR, is.Leader) || slices.Contains(was.ELR, is.Leader)
+	if is.Recovering || !clean {
+		p.unclean[is.LeaderEpoch] = true
+	}
+}

@@ -1,0 +1,356 @@
+package sim
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"leat/replication"
+	"leat/replication/controller"
+)
+
+// view is what the invariants see of a world.
+type view interface {
+	now() time.Duration
+	nodes() []int32
+	lease(node int32) time.Duration
+	// log is a node's log of a partition, nil for none; a node that is down has
+	// its logs. hosts are the nodes that have one.
+	log(node int32, id partID) *simLog
+	hosts(id partID) []int32
+	// replica is nil for none, and while the node is down.
+	replica(node int32, id partID) replicaView
+	// minISR is the effective min.insync.replicas, fsync the mode.
+	minISR(id partID) int
+	fsync() bool
+	// failed ends the run.
+	failed(invariant, what string)
+}
+
+// replicaView is what is asked of a replication.Replica.
+type replicaView interface {
+	Role() replication.Role
+	LeaderEpoch() int32
+	Partition() controller.Partition
+	HighWatermark() int64
+	Maximal() []int32
+}
+
+// checker asks the invariants of notes/replication.md §5.10 of a world, each
+// where something happens that could break it. The world calls a method of it
+// right after the thing, so that the first fault is reported and not what comes
+// of it. Nothing is asked twice of what has not changed.
+//
+//	I1  took                I8  moved             I15 cut             I22 ioFailed, then what speaks
+//	I2  moved, applied      I9  applied           I16 moved, history  I23 parked, answered
+//	I3  appended            I10 applied           I17 moved           I24 quiesced
+//	I4  appended            I11 applied, moved    I18 took, quiesced  I25 wiped
+//	I5  appended, recovered I12 moved             I19 folded          I26 proposed
+//	I6  moved               I13 acked             I20 history         I27 promised
+//	I7  took, moved         I14 served            I21 applied         I28 acked, served
+//
+// What a simulated log cannot show of I5 and I18 is proven in package storage:
+// there the epochs and the producers of a real log are compared with its batches
+// (TestEpochs…, the model test and the crash tests).
+type checker struct {
+	v       view
+	h       *history
+	parts   map[partID]*partTrace
+	nodes   map[int32]*nodeTrace
+	applies map[uint64]uint64 // by index, the hash of the state
+	newest  *controller.State // of the highest index that any node applied
+	index   uint64
+	// held counts how often each invariant was asked, by number, for the proof
+	// that it is.
+	held [29]int
+}
+
+func newChecker(v view, h *history) *checker {
+	return &checker{
+		v: v, h: h, parts: map[partID]*partTrace{}, nodes: map[int32]*nodeTrace{}, applies: map[uint64]uint64{}, newest: controller.NewState(),
+	}
+}
+
+// partTrace is what is known of a partition over all nodes and times.
+type partTrace struct {
+	id      partID
+	leaders map[int32]int32 // by leader epoch
+	// written has every batch that any log ever held, by where it was written.
+	written map[place]trail
+	// committed is the log below the highest high watermark of any leader: the
+	// truth. It only grows, but for losses with an excuse.
+	committed []batch
+	seqs      map[sequence]int64 // where in it a producer's batch is
+	unclean   map[int32]bool     // leader epochs that began with an unclean election
+	// gone says what nodes lost of what they had acknowledged.
+	gone     []forgotten
+	replicas map[int32]*replicaTrace
+}
+
+// place is where a batch was written. No two batches ever have the same.
+type place struct {
+	epoch int32
+	base  int64
+}
+
+// trail is a batch and the place of the one before it.
+type trail struct {
+	b      batch
+	before place
+	known  bool // before is
+}
+
+type sequence struct {
+	pid    int64
+	pepoch int16
+	seq    int32
+}
+
+// forgotten is a part of a log that a node lost though it had acknowledged it.
+type forgotten struct {
+	node     int32
+	from, to int64
+}
+
+// replicaTrace is what was last seen of a replica.
+type replicaTrace struct {
+	leaderEpoch, epoch int32
+	leads              bool
+	hw                 int64
+	// compared is how far its log was found to be the committed one.
+	compared int64
+	// lossy is set while the log lacks what the node had acknowledged.
+	lossy bool
+	end   int64 // of its log
+}
+
+// nodeTrace is what was last seen of a node.
+type nodeTrace struct {
+	broken bool // an I/O error: it must not speak until it starts again
+	term   uint64
+	vote   uint64
+	index  uint64
+	parked map[uint64]time.Duration
+}
+
+func (c *checker) part(id partID) *partTrace {
+	p := c.parts[id]
+	if p == nil {
+		p = &partTrace{
+			id: id, leaders: map[int32]int32{}, written: map[place]trail{}, seqs: map[sequence]int64{},
+			unclean: map[int32]bool{}, replicas: map[int32]*replicaTrace{},
+		}
+		c.parts[id] = p
+	}
+	return p
+}
+
+func (p *partTrace) replica(node int32) *replicaTrace {
+	r := p.replicas[node]
+	if r == nil {
+		r = &replicaTrace{leaderEpoch: -1, epoch: -1}
+		p.replicas[node] = r
+	}
+	return r
+}
+
+func (p *partTrace) end() int64 {
+	if n := len(p.committed); n > 0 {
+		return p.committed[n-1].next()
+	}
+	return 0
+}
+
+func (c *checker) node(id int32) *nodeTrace {
+	n := c.nodes[id]
+	if n == nil {
+		n = &nodeTrace{parked: map[uint64]time.Duration{}}
+		c.nodes[id] = n
+	}
+	return n
+}
+
+// ask notes that an invariant was asked, and fails the run unless it holds.
+func (c *checker) ask(number int, holds bool, format string, args ...any) {
+	c.held[number]++
+	if !holds {
+		c.v.failed(fmt.Sprint("I", number), fmt.Sprintf(format, args...))
+	}
+}
+
+// took is called when a replica has become leader of an epoch.
+func (c *checker) took(node int32, id partID, epoch int32) {
+	p := c.part(id)
+	other, known := p.leaders[epoch]
+	c.ask(1, !known || other == node, "%v: nodes %d and %d lead epoch %d", id, other, node, epoch)
+	p.leaders[epoch] = node
+	c.h.election(id)
+	log := c.v.log(node, id)
+	c.asFolded(node, id, log)
+	from, complete := p.missing(log)
+	if !complete {
+		c.ask(7, c.mayLose(p, epoch, from), "%v: node %d leads epoch %d without what is committed from %d to %d: it has %v",
+			id, node, epoch, from, p.end(), log.batches)
+		c.forgive(p, epoch, from)
+	} else {
+		c.held[7]++
+	}
+}
+
+// missing is the first committed offset that a log does not hold.
+func (p *partTrace) missing(log *simLog) (from int64, complete bool) {
+	for i := range p.committed {
+		b := &p.committed[i]
+		if b.next() <= log.start {
+			continue
+		}
+		j := log.find(b.base)
+		if j == len(log.batches) || !alike(&log.batches[j], b) {
+			return b.base, false
+		}
+	}
+	return p.end(), true
+}
+
+// alike compares batches but for damage, which a replica finds when it reads.
+func alike(a, b *batch) bool {
+	return same(a, b) || !a.sound() && a.base == b.base && a.epoch == b.epoch
+}
+
+// mayLose reports whether committed data from an offset may be missing with the
+// leader of an epoch: after an unclean election, or when so many of those who
+// held it lost it that fewer than min.insync.replicas are no promise.
+func (c *checker) mayLose(p *partTrace, epoch int32, from int64) bool {
+	if p.unclean[epoch] {
+		return true
+	}
+	var nodes []int32
+	for _, g := range p.gone {
+		if g.from <= from && from < g.to && !slices.Contains(nodes, g.node) {
+			nodes = append(nodes, g.node)
+		}
+	}
+	return len(nodes) >= c.v.minISR(p.id)
+}
+
+// forgive takes what was lost out of the truth.
+func (c *checker) forgive(p *partTrace, epoch int32, from int64) {
+	c.h.excuse(p.id, epoch, from)
+	for len(p.committed) > 0 && p.end() > from {
+		b := &p.committed[len(p.committed)-1]
+		delete(p.seqs, sequence{b.pid, b.pepoch, b.seq})
+		p.committed = p.committed[:len(p.committed)-1]
+	}
+	for _, r := range p.replicas {
+		r.compared = min(r.compared, from)
+	}
+}
+
+// appended is called when a leader or a follower has appended a batch.
+func (c *checker) appended(node int32, id partID, b *batch) {
+	p := c.part(id)
+	c.speaks(node, "appends")
+	log := c.v.log(node, id)
+	at := place{b.epoch, b.base}
+	t, known := p.written[at]
+	c.ask(3, !known || same(&t.b, b), "%v: node %d has %+v, written before as %+v", id, node, *b, t.b)
+	if n := len(log.batches); n > 1 {
+		before := place{log.batches[n-2].epoch, log.batches[n-2].base}
+		c.ask(4, !t.known || t.before == before, "%v: node %d has %+v behind %+v, another log has it behind %+v", id, node, *b, before, t.before)
+		c.ask(5, before.epoch <= b.epoch && log.batches[n-2].next() == b.base, "%v: node %d appends %+v behind %+v", id, node, *b, log.batches[n-2])
+		t.before, t.known = before, true
+	}
+	t.b = *b
+	p.written[at] = t
+	last := log.epochs[len(log.epochs)-1]
+	c.ask(5, last.epoch == b.epoch && last.start <= b.base, "%v: node %d appended %+v, its newest epoch is %+v", id, node, *b, last)
+	r := p.replica(node)
+	r.end = log.end
+	if r.lossy && log.end >= p.end() {
+		r.lossy = false
+	}
+}
+
+// cut is called when a follower has cut its log off, or dropped it; hwBefore is
+// the high watermark that it had.
+func (c *checker) cut(node int32, id partID, end, hwBefore int64) {
+	p := c.part(id)
+	lost := slices.ContainsFunc(c.h.losses[id], func(l loss) bool { return l.from < hwBefore })
+	c.ask(15, end >= hwBefore || lost || c.v.log(node, id).start >= hwBefore,
+		"%v: node %d cut to %d, committed were %d", id, node, end, hwBefore)
+	c.asBatches(node, id)
+	r := p.replica(node)
+	r.end, r.compared = end, min(r.compared, end)
+}
+
+// recovered is called when a process has opened a log again. mayLose says that
+// the disk may have lost what the replica had acknowledged.
+func (c *checker) recovered(node int32, id partID, endBefore int64, mayLose bool) {
+	p := c.part(id)
+	log := c.v.log(node, id)
+	c.asBatches(node, id)
+	p.replicas[node] = &replicaTrace{leaderEpoch: -1, epoch: -1, end: log.end, lossy: p.replica(node).lossy}
+	if mayLose && (log.end < endBefore || log.damaged) {
+		c.forget(node, p, log.end, endBefore)
+	}
+}
+
+func (c *checker) forget(node int32, p *partTrace, from, to int64) {
+	p.gone = append(p.gone, forgotten{node, from, to})
+	p.replica(node).lossy = true
+}
+
+// wiped is called when a node no longer has a log: its assignment ended, or its
+// disk was replaced.
+func (c *checker) wiped(node int32, id partID, why string) {
+	p := c.part(id)
+	if why == diskReplaced {
+		c.forget(node, p, 0, p.replica(node).end)
+		return
+	}
+	now, exists := c.partition(id)
+	c.ask(25, !exists || !slices.Contains(now.Replicas, node), "%v: node %d, a replica of %v, dropped its log: %s", id, node, now.Replicas, why)
+	delete(p.replicas, node)
+}
+
+// diskReplaced is why a log is gone that nobody removed.
+const diskReplaced = "disk replaced"
+
+// partition is what the newest metadata says.
+func (c *checker) partition(id partID) (controller.Partition, bool) {
+	t := c.newest.Topic(id.Topic)
+	if t == nil || int(id.Partition) >= len(t.Partitions) {
+		return controller.Partition{}, false
+	}
+	return t.Partitions[id.Partition], true
+}
+
+// asBatches asks whether the epochs of a log are those of its batches.
+func (c *checker) asBatches(node int32, id partID) {
+	log := c.v.log(node, id)
+	var want []epochStart
+	for i := range log.batches {
+		b := &log.batches[i]
+		if n := len(want); n == 0 || want[n-1].epoch < b.epoch {
+			want = append(want, epochStart{b.epoch, b.base})
+		}
+	}
+	c.ask(5, slices.Equal(log.epochs, want), "%v: node %d has the epochs %v, its batches say %v", id, node, log.epochs, want)
+}
+
+// asFolded asks whether what a log knows of producers is what its batches say.
+func (c *checker) asFolded(node int32, id partID, log *simLog) {
+	fresh := simLog{batches: log.batches}
+	want, got := fresh.state(), log.state()
+	equal := len(want) == len(got)
+	for pid, w := range want {
+		g := got[pid]
+		equal = equal && g != nil && g.epoch == w.epoch && slices.Equal(g.last, w.last)
+	}
+	c.ask(18, equal, "%v: node %d knows the producers %v, its batches say %v", id, node, got, want)
+}
+
+// speaks asks that a node with an I/O error is silent.
+func (c *checker) speaks(node int32, what string) {
+	c.ask(22, !c.node(node).broken, "node %d %s after an I/O error", node, what)
+}
