@@ -154,8 +154,12 @@ func (u *upload) run(ctx context.Context) error {
 		u.out.finish(u, why, p)
 	}
 	u.cancel()
-	u.wire.stop(why == endComplete || u.out.lost() != "")
+	atOnce := why == endComplete || u.out.lost() != ""
+	u.wire.stop(atOnce)
 	workers.Wait()
+	if !atOnce {
+		u.wire.linger()
+	}
 	u.out.release()
 	m.ended[why].Inc()
 	m.duration.Observe(time.Since(began).Seconds())

@@ -122,9 +122,24 @@ func (r *uploadWire) stop(atOnce bool) {
 	_ = r.w.rc.SetReadDeadline(time.Now().Add(wait))
 }
 
-// discard reads what is left, as far as stop lets it.
+// linger gives a client that goes on sending the time to read the trailer, which
+// leaves when the handler has returned: what came of it unread would reset the
+// connection, and the trailer with it.
+func (r *uploadWire) linger() { _ = r.w.rc.SetReadDeadline(time.Now().Add(drainTimeout)) }
+
+// discard reads what is left, as far as stop lets it. Of a client that goes on
+// sending it has read enough before the deadline of stop: a read that fails ends
+// the body, and linger could do nothing for it.
 func (r *uploadWire) discard() {
-	_, _ = io.CopyN(io.Discard, r.src, drainBytes)
+	buf := make([]byte, 4<<10)
+	until := time.Now().Add(drainTimeout / 2)
+	for left := drainBytes; left > 0 && time.Now().Before(until); {
+		n, err := r.src.Read(buf)
+		if err != nil {
+			return
+		}
+		left -= n
+	}
 }
 
 // problem says what the error of a read means.
