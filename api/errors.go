@@ -28,6 +28,7 @@ const (
 	KafkaInvalidTopic                int16 = 17
 	KafkaRecordListTooLarge          int16 = 18
 	KafkaNotEnoughReplicas           int16 = 19
+	KafkaNotEnoughAfterAppend        int16 = 20
 	KafkaInvalidRequiredAcks         int16 = 21
 	KafkaIllegalGeneration           int16 = 22
 	KafkaInconsistentProtocol        int16 = 23
@@ -59,6 +60,7 @@ const (
 	KafkaFencedLeaderEpoch           int16 = 74
 	KafkaUnknownLeaderEpoch          int16 = 75
 	KafkaUnsupportedCompression      int16 = 76
+	KafkaOffsetNotAvailable          int16 = 78
 	KafkaMemberIDRequired            int16 = 79
 	KafkaGroupMaxSizeReached         int16 = 81
 	KafkaFencedInstanceID            int16 = 82
@@ -139,6 +141,10 @@ var table = []row{
 	{broker.ErrInvalidRequest, KafkaInvalidRequest, http.StatusBadRequest, "invalid_request", "Invalid request", final, show},
 	{broker.ErrInvalidAcks, KafkaInvalidRequiredAcks, http.StatusBadRequest, "invalid_acks", "Invalid required acks", final, show},
 	{broker.ErrNotEnoughReplicas, KafkaNotEnoughReplicas, http.StatusServiceUnavailable, "not_enough_replicas", "Not enough in-sync replicas", retry, show},
+	{broker.ErrNotEnoughReplicasAfterAppend, KafkaNotEnoughAfterAppend, http.StatusServiceUnavailable, "not_enough_replicas_after_append", "Not enough in-sync replicas after the append", unclear, show},
+	{broker.ErrLeadershipLost, KafkaNotLeaderOrFollower, http.StatusServiceUnavailable, "leadership_lost", "Leadership was lost after the append", unclear, show},
+	{broker.ErrNotLeader, KafkaNotLeaderOrFollower, http.StatusServiceUnavailable, "not_leader", "Not the leader of the partition", retry, show},
+	{broker.ErrOffsetNotAvailable, KafkaOffsetNotAvailable, http.StatusServiceUnavailable, "offset_not_available", "Offset is not available yet", retry, show},
 	{broker.ErrFencedEpoch, KafkaFencedLeaderEpoch, http.StatusConflict, "fenced_leader_epoch", "Fenced leader epoch", retry, show},
 	{broker.ErrUnknownEpoch, KafkaUnknownLeaderEpoch, http.StatusServiceUnavailable, "unknown_leader_epoch", "Unknown leader epoch", retry, show},
 	{broker.ErrTimedOut, KafkaRequestTimedOut, http.StatusGatewayTimeout, "ack_timeout", "Timed out waiting for acknowledgement", unclear, show},

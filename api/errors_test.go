@@ -16,6 +16,7 @@ import (
 	"testing"
 
 	"leat/broker"
+	"leat/replication"
 )
 
 // Every exported Err… sentinel of package broker has exactly one row, found by
@@ -125,6 +126,11 @@ func TestDescribe(t *testing.T) {
 		{broker.ErrUnknownTopicID, 100, 404, "unknown_topic_id", false},
 		{broker.ErrInvalidTopic, 17, 400, "invalid_topic", false},
 		{broker.ErrNotEnoughReplicas, 19, 503, "not_enough_replicas", true},
+		{broker.ErrNotEnoughReplicasAfterAppend, 20, 503, "not_enough_replicas_after_append", false},
+		{broker.ErrNotLeader, 6, 503, "not_leader", true},
+		{replication.ErrLeaseExpired, 6, 503, "not_leader", true},
+		{fmt.Errorf("%w of epoch 3", broker.ErrLeadershipLost), 6, 503, "leadership_lost", false},
+		{broker.ErrOffsetNotAvailable, 78, 503, "offset_not_available", true},
 		{broker.ErrInvalidReplicationFactor, 38, 422, "invalid_replication_factor", false},
 		{&broker.OffsetError{Offset: 9, Start: 1, End: 3}, 1, 416, "offset_out_of_range", false},
 		{broker.ErrTimedOut, 7, 504, "ack_timeout", false},

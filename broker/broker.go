@@ -210,7 +210,11 @@ func (b *Broker) lead(ctx context.Context, logs map[storage.ID]*storage.Log) err
 	configs := b.configs()
 	for id, l := range logs {
 		t := state.Topic(id.Topic)
-		b.mu.parts[id] = newPartition(id, b.mu.topics[id.Topic], who.NodeID, l, t.Partitions[id.Partition], configs.settings(t.Configs))
+		p, err := newPartition(id, b.mu.topics[id.Topic], who.NodeID, l, t.Partitions[id.Partition], configs.settings(t.Configs))
+		if err != nil {
+			return &storage.DamagedError{Path: b.dir.MetaPath(), Err: err}
+		}
+		b.mu.parts[id] = p
 	}
 	return nil
 }

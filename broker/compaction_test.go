@@ -27,7 +27,7 @@ func produceKey(t *testing.T, b *Broker, topic, key, value string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := partitionOf(b, topic).append(storage.Append{Batch: one, Trusted: false}, AcksAll); err != nil {
+	if _, _, err := partitionOf(b, topic).append(storage.Append{Batch: one, Epoch: anyEpoch}, AcksAll); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -48,7 +48,7 @@ func (b *Broker) epochEnd(pr auth.Principal, q *EpochQuery) (EpochResult, error)
 	if err != nil {
 		return EpochResult{}, err
 	}
-	if err := p.epochCheck(q.CurrentEpoch); err != nil {
+	if err := p.readable(q.CurrentEpoch); err != nil {
 		return EpochResult{}, err
 	}
 	switch latest := p.leaderEpoch(); {

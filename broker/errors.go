@@ -4,6 +4,7 @@ import (
 	"errors"
 
 	"leat/broker/group"
+	"leat/replication"
 	"leat/replication/controller"
 	"leat/storage"
 	"leat/storage/record"
@@ -22,9 +23,6 @@ var (
 	ErrInvalidConfig           = errors.New("invalid config")
 	ErrInvalidRequest          = errors.New("invalid request")
 	ErrInvalidAcks             = errors.New("invalid required acks")
-	ErrNotEnoughReplicas       = errors.New("not enough in-sync replicas")
-	ErrFencedEpoch             = errors.New("fenced leader epoch")
-	ErrUnknownEpoch            = errors.New("unknown leader epoch")
 	ErrTimedOut                = errors.New("timed out waiting for acknowledgement")
 	ErrTopicAuthorization      = errors.New("topic authorization failed")
 	ErrClusterAuthorization    = errors.New("cluster authorization failed")
@@ -48,7 +46,7 @@ var (
 	ErrFilterBudget            = errors.New("filter takes too much")
 )
 
-// Errors that come up from the log, the batch format and the metadata,
+// Errors that come up from replicas, the log, the batch format and the metadata,
 // re-exported so that the doors need broker alone.
 var (
 	ErrUnknownTopic             = controller.ErrUnknownTopic
@@ -58,6 +56,14 @@ var (
 	ErrInvalidReplicationFactor = controller.ErrInvalidReplicationFactor
 	ErrInvalidAssignment        = controller.ErrInvalidAssignment
 	ErrNoProducerIDs            = controller.ErrNoProducerIDs
+
+	ErrLeadershipLost               = replication.ErrLeadershipLost
+	ErrNotLeader                    = replication.ErrNotLeader
+	ErrFencedEpoch                  = replication.ErrFencedLeaderEpoch
+	ErrUnknownEpoch                 = replication.ErrUnknownLeaderEpoch
+	ErrNotEnoughReplicas            = replication.ErrNotEnoughReplicas
+	ErrNotEnoughReplicasAfterAppend = replication.ErrNotEnoughReplicasAfterAppend
+	ErrOffsetNotAvailable           = replication.ErrOffsetNotAvailable
 
 	ErrOffsetOutOfRange   = storage.ErrOffsetOutOfRange
 	ErrBatchTooLarge      = storage.ErrTooLarge

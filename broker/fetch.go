@@ -123,7 +123,7 @@ func (f *fetch) read(i int) bool {
 // readPartition fills in r. full says that there is more, which does not fit
 // beside what the other partitions gave.
 func (f *fetch) readPartition(in *FetchPartition, p *partition, r *FetchResult) (full bool) {
-	if r.Err = p.epochCheck(in.Epoch); r.Err != nil {
+	if r.Err = p.readable(in.Epoch); r.Err != nil {
 		return false
 	}
 	limit := max(0, min(in.MaxBytes, f.req.MaxBytes-f.got))
@@ -174,7 +174,7 @@ func (f *fetch) wait(ctx context.Context) {
 		f.parts[i].park(&places[i], max(f.results[i].HighWatermark, f.req.Partitions[i].Offset)+1)
 	}
 	for i := range places {
-		places[i].w, places[i].index = &s.waiter, int32(i)
+		places[i].Waiter, places[i].Index = &s.waiter, int32(i)
 		park(i)
 	}
 	for enough := false; !enough; {
@@ -187,7 +187,7 @@ func (f *fetch) wait(ctx context.Context) {
 			}
 		}
 		for pl != nil {
-			i, next := int(pl.index), pl.next
+			i, next := int(pl.Index), pl.Next
 			if f.read(i) {
 				enough = true
 			} else {
@@ -249,13 +249,13 @@ func (b *Broker) listOffset(pr auth.Principal, q *OffsetQuery) (OffsetResult, er
 	if err != nil {
 		return OffsetResult{}, err
 	}
-	if err := p.epochCheck(q.Epoch); err != nil {
+	if err := p.readable(q.Epoch); err != nil {
 		return OffsetResult{}, err
 	}
 	hw, r := p.hw.Load(), OffsetResult{Timestamp: -1, Epoch: p.leaderEpoch()}
 	switch {
 	case q.Timestamp == OffsetLatest:
-		r.Offset = hw
+		r.Offset, err = p.latest()
 	case q.Timestamp == OffsetEarliest, q.Timestamp == OffsetEarliestLocal:
 		r.Offset = p.log.Offsets().Start
 	case q.Timestamp == OffsetMaxTimestamp:

@@ -122,8 +122,8 @@ func (s *shard) watch(h *held, in group.LeaseWatch) {
 		for s.lastWatch++; s.lastWatch <= 0 || s.watches[s.lastWatch] != nil; s.lastWatch++ {
 			s.lastWatch = max(s.lastWatch, 0)
 		}
-		w = &watch{h: h, at: in.At, place: place{w: &s.wake.waiter, index: s.lastWatch}}
-		s.watches[w.index], h.watches[in.At] = w, w
+		w = &watch{h: h, at: in.At, place: place{Waiter: &s.wake.waiter, Index: s.lastWatch}}
+		s.watches[w.Index], h.watches[in.At] = w, w
 	}
 	if w.parked && (w.part == nil || !w.part.unpark(&w.place)) {
 		return
@@ -143,7 +143,7 @@ func (s *shard) unwatch(h *held) {
 		if w.parked && w.part != nil {
 			w.part.unpark(&w.place)
 		}
-		delete(s.watches, w.index)
+		delete(s.watches, w.Index)
 	}
 	h.watches = nil
 }
@@ -169,10 +169,10 @@ func (s *shard) collect() {
 		}
 		var groups []*held
 		for pl != nil {
-			next := pl.next
-			if pl.index == 0 {
+			next := pl.Next
+			if pl.Index == 0 {
 				s.parked = false
-			} else if w := s.watches[pl.index]; w != nil {
+			} else if w := s.watches[pl.Index]; w != nil {
 				w.parked = false
 				if len(w.h.arrived) == 0 {
 					groups = append(groups, w.h)

@@ -93,7 +93,7 @@ func TestKeyCompletes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := part.append(storage.Append{Batch: built, Trusted: true}, AcksAll); err != nil {
+	if _, _, err := part.append(storage.Append{Batch: built, Epoch: anyEpoch, Trusted: true}, AcksAll); err != nil {
 		t.Fatal(err)
 	}
 	placed := slices.Clone(first.Placement())

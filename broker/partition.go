@@ -3,10 +3,12 @@ package broker
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"leat/replication"
 	"leat/replication/controller"
@@ -14,88 +16,133 @@ import (
 	"leat/storage/record"
 )
 
-// partition is this node's replica of one partition: its log, how far it is
-// committed, and who waits for more.
+// partition is this node's replica of one partition: its log, what it decides
+// as a replica, and who waits for more.
 type partition struct {
 	id    storage.ID
 	topic *topic
 	self  int32
 	log   *storage.Log
-	// hw mirrors mu.progress for readers without the lock.
+	began time.Time // what the replica's clock counts from
+	// hw mirrors mu.replica for readers without the lock.
 	hw atomic.Int64
+	// calm is the leader epoch in which what lies below hw is committed without
+	// a closer look: this node leads, with no lease to run out and enough replicas
+	// in sync. -1 if it must be looked at.
+	calm atomic.Int64
 	// unreadable are the batches that hold no records.
 	unreadable unreadable
 	// uncleanable says that compaction came upon damage and leaves the log alone.
 	uncleanable atomic.Bool
 	mu          struct {
 		sync.Mutex
-		meta     controller.Partition
 		settings settings
-		progress *replication.Progress
-		waiters  waiters
+		replica  *replication.Replica
+		lease    replication.Instant
+		waiters  replication.Waiters[*waiter]
 		// gone is why the partition serves no more, or nil.
 		gone error
 	}
 }
 
-// newPartition starts to lead an opened log. What the log held when it opened
-// is committed: on a node that stands alone its durable end is the watermark.
-func newPartition(id storage.ID, topic *topic, self int32, l *storage.Log, meta controller.Partition, s settings) *partition {
-	p := &partition{id: id, topic: topic, self: self, log: l}
-	p.mu.meta, p.mu.settings = meta, s
-	p.mu.progress = replication.NewProgress(meta.ISR, l.Offsets().Durable)
-	p.hw.Store(p.mu.progress.HighWatermark())
-	return p
+// newPartition takes its part in a partition whose log is open. The error is of
+// metadata that cannot be.
+func newPartition(id storage.ID, topic *topic, self int32, l *storage.Log, meta controller.Partition, s settings) (*partition, error) {
+	p := &partition{id: id, topic: topic, self: self, log: l, began: time.Now()}
+	p.mu.settings = s
+	p.mu.replica = replication.NewReplica(p.options(s), l, l.Offsets().Durable)
+	// On a node that stands alone nobody else can have been elected.
+	p.mu.lease = replication.Forever
+	p.mu.replica.Lease(p.mu.lease)
+	if _, err := p.mu.replica.Decide(meta, nil, 0); err != nil {
+		return nil, err
+	}
+	p.publishLocked()
+	return p, nil
 }
 
-// append gives a batch its place in the log, patching its bytes; the epoch is
-// the partition's. The bytes are in the page cache when it returns. A client's
-// batch must fit into a segment; one that the server built has one to itself.
-func (p *partition) append(in storage.Append, acks Acks) (storage.Appended, error) {
+// options are what the settings mean to the replica.
+func (p *partition) options(s settings) replication.Options {
+	return replication.Options{ID: p.id, Self: p.self, MinInSync: s.minISR, Durable: s.durable}
+}
+
+// now is the replica's clock.
+func (p *partition) now() replication.Instant { return time.Since(p.began) }
+
+// publishLocked shows what the replica says to those without the lock. It is
+// due after everything that may change its role, its epoch or who is in sync.
+func (p *partition) publishLocked() {
+	p.hw.Store(p.mu.replica.HighWatermark())
+	calm := int64(-1)
+	if epoch := p.mu.replica.LeaderEpoch(); p.mu.lease == replication.Forever && p.mu.replica.Committed(epoch, 0) == nil {
+		calm = int64(epoch)
+	}
+	p.calm.Store(calm)
+}
+
+// append gives a batch its place in the log, patching its bytes. in.Epoch is
+// the leader epoch that the caller knows, anyEpoch for what it is now: in another
+// nothing is appended, and the error is ErrNotLeader. It returns the epoch. The
+// bytes are in the page cache when it returns. A client's batch must fit into a
+// segment; one that the server built has one to itself.
+func (p *partition) append(in storage.Append, acks Acks) (a storage.Appended, epoch int32, err error) {
+	now := p.now()
 	p.mu.Lock()
-	gone := p.mu.gone
-	in.Epoch = p.mu.meta.LeaderEpoch
-	inSync, required := p.mu.progress.InSync(), p.mu.settings.minInSync(len(p.mu.meta.Replicas))
+	gone, epoch := p.mu.gone, p.mu.replica.LeaderEpoch()
+	refused := p.mu.replica.CheckAppend(acks == AcksAll, now)
 	cached, segment, largest := !p.mu.settings.durable, p.mu.settings.log.SegmentBytes, p.mu.settings.log.MaxBatchBytes
 	p.mu.Unlock()
 	switch size := len(in.Batch); {
 	case gone != nil:
-		return storage.Appended{}, gone
+		return storage.Appended{}, epoch, gone
+	case in.Epoch != anyEpoch && in.Epoch != epoch:
+		return storage.Appended{}, epoch, fmt.Errorf("%w in epoch %d: it is at %d", ErrNotLeader, in.Epoch, epoch)
 	case !in.Trusted && size >= record.HeaderSize && in.Batch.ProducerID() >= storage.FirstKeyID:
-		return storage.Appended{}, fmt.Errorf("%w: producer id %d is none that was given out", ErrInvalidRecord, in.Batch.ProducerID())
+		return storage.Appended{}, epoch, fmt.Errorf("%w: producer id %d is none that was given out", ErrInvalidRecord, in.Batch.ProducerID())
 	case !in.Trusted && size >= record.HeaderSize && in.Batch.Transactional():
 		// A producer that is fenced is told that first, else it would go on
 		// with a transaction (KAFKA-19690).
-		return storage.Appended{}, cmp.Or(p.log.CheckProducer(in.Batch.ProducerID(), in.Batch.ProducerEpoch()), ErrTransactionState)
+		return storage.Appended{}, epoch, cmp.Or(p.log.CheckProducer(in.Batch.ProducerID(), in.Batch.ProducerEpoch()), ErrTransactionState)
 	case !in.Trusted && !in.Essential && int64(size) > segment && size <= largest:
-		return storage.Appended{}, fmt.Errorf("%w: %d bytes, segment.bytes is %d", ErrExceedsSegment, size, segment)
-	case acks == AcksAll && inSync < required:
-		return storage.Appended{}, fmt.Errorf("%w: %d in sync, min.insync.replicas is %d", ErrNotEnoughReplicas, inSync, required)
+		return storage.Appended{}, epoch, fmt.Errorf("%w: %d bytes, segment.bytes is %d", ErrExceedsSegment, size, segment)
+	case refused != nil:
+		return storage.Appended{}, epoch, refused
 	}
-	a, err := p.log.Append(in)
+	in.Epoch = epoch
+	a, err = p.log.Append(in)
 	if err == nil && cached {
 		p.advance()
 	}
-	return a, err
+	return a, epoch, err
 }
 
-// advance acknowledges what this replica's log holds and wakes whom it
-// concerns.
-func (p *partition) advance() {
-	o := p.log.Offsets()
-	p.mu.Lock()
-	end := o.Durable
-	if !p.mu.settings.durable {
-		end = o.End
+// anyEpoch is the leader epoch of an append that goes to whatever epoch it is.
+const anyEpoch int32 = -1
+
+// answerable says whether an append of a leader epoch that is not to be
+// committed first may be answered now.
+func (p *partition) answerable(epoch int32) error {
+	if p.calm.Load() == int64(epoch) {
+		return nil
 	}
-	var reached *level
-	if p.mu.progress.Ack(p.self, end) {
-		hw := p.mu.progress.HighWatermark()
+	now := p.now()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.mu.replica.CheckAck(epoch, now)
+}
+
+// advance tells the replica that its log has moved, and wakes whom it concerns.
+func (p *partition) advance() {
+	now := p.now()
+	p.mu.Lock()
+	var reached replication.Reached[*waiter]
+	if p.mu.replica.Advance(now) {
+		hw := p.mu.replica.HighWatermark()
 		p.hw.Store(hw)
-		reached = p.mu.waiters.reached(hw)
+		reached = p.mu.waiters.Reached(hw)
 	}
 	p.mu.Unlock()
-	tellAll(reached)
+	reached.Each(tellPlace)
 }
 
 // park tells pl's waiter once when the watermark is at least target; it tells
@@ -104,11 +151,11 @@ func (p *partition) park(pl *place, target int64) {
 	p.mu.Lock()
 	parked := p.mu.gone == nil && p.hw.Load() < target
 	if parked {
-		p.mu.waiters.add(pl, target)
+		p.mu.waiters.Add(pl, target)
 	}
 	p.mu.Unlock()
 	if !parked {
-		pl.w.tell(pl)
+		pl.Waiter.tell(pl)
 	}
 }
 
@@ -117,28 +164,57 @@ func (p *partition) park(pl *place, target int64) {
 func (p *partition) unpark(pl *place) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.mu.waiters.remove(pl)
+	return p.mu.waiters.Remove(pl)
 }
 
-// await returns when the watermark is at least target, ctx ends, or the
-// partition is gone. The error is ctx's cause or why it is gone.
-func (p *partition) await(ctx context.Context, target int64) error {
-	if p.hw.Load() >= target {
+// committed says whether an append of a leader epoch that ends at next may be
+// answered as committed: nil, replication.ErrPending, or why nothing is known of
+// it. While it is pending pl, if not nil, is parked until that may have changed.
+func (p *partition) committed(epoch int32, next int64, pl *place) error {
+	if p.plainly(epoch, next) {
+		return nil
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	err := p.mu.replica.Committed(epoch, next)
+	switch {
+	case !errors.Is(err, replication.ErrPending):
+		return err
+	case p.mu.gone != nil:
+		return p.mu.gone
+	case pl != nil:
+		p.mu.waiters.Add(pl, next)
+	}
+	return err
+}
+
+// plainly says that such an append is committed, as far as that can be said
+// without the lock. The epoch never falls: if it is still that of the append,
+// the watermark that was read before is of it too.
+func (p *partition) plainly(epoch int32, next int64) bool {
+	return p.hw.Load() >= next && p.calm.Load() == int64(epoch)
+}
+
+// await returns when an append of a leader epoch that ends at next is committed
+// or nothing is known of it any more, ctx ends, or the partition is gone.
+func (p *partition) await(ctx context.Context, epoch int32, next int64) error {
+	if p.plainly(epoch, next) {
 		return nil
 	}
 	s := newSleeper()
-	s.arm()
-	pl := &place{w: &s.waiter}
-	p.park(pl, target)
-	select {
-	case <-s.woken:
-		if p.hw.Load() >= target {
-			return nil
+	pl := &place{Waiter: &s.waiter}
+	for {
+		s.arm()
+		if err := p.committed(epoch, next, pl); !errors.Is(err, replication.ErrPending) {
+			return err
 		}
-		return p.err()
-	case <-ctx.Done():
-		p.unpark(pl)
-		return context.Cause(ctx)
+		select {
+		case <-s.woken:
+			s.collect()
+		case <-ctx.Done():
+			p.unpark(pl)
+			return context.Cause(ctx)
+		}
 	}
 }
 
@@ -156,41 +232,54 @@ func (p *partition) end(why error) {
 	if p.mu.gone == nil {
 		p.mu.gone = why
 	}
-	waiting := p.mu.waiters.reached(math.MaxInt64)
+	waiting := p.mu.waiters.Reached(math.MaxInt64)
 	p.mu.Unlock()
-	tellAll(waiting)
+	waiting.Each(tellPlace)
 }
 
 // configure puts new settings into force.
 func (p *partition) configure(s settings) {
+	p.log.SetConfig(s.log)
+	now := p.now()
 	p.mu.Lock()
 	p.mu.settings = s
-	p.mu.Unlock()
-	p.log.SetConfig(s.log)
 	// A topic that left fsync mode commits what is in the page cache at once.
-	p.advance()
+	p.mu.replica.Configure(p.options(s), now)
+	p.publishLocked()
+	reached := p.mu.waiters.Reached(p.mu.replica.HighWatermark())
+	p.mu.Unlock()
+	reached.Each(tellPlace)
 }
 
-// epochCheck compares the leader epoch that a client knows with ours (KIP-320);
-// -1 asks for no check.
-func (p *partition) epochCheck(epoch int32) error {
+// readable says whether a consumer that knows a leader epoch may read here
+// (KIP-320); -1 asks for no check of it.
+func (p *partition) readable(epoch int32) error {
+	now := p.now()
 	p.mu.Lock()
-	ours, gone := p.mu.meta.LeaderEpoch, p.mu.gone
-	p.mu.Unlock()
+	defer p.mu.Unlock()
+	ours := p.mu.replica.LeaderEpoch()
 	switch {
-	case gone != nil:
-		return gone
-	case epoch < 0 || epoch == ours:
-		return nil
-	case epoch < ours:
+	case p.mu.gone != nil:
+		return p.mu.gone
+	case epoch >= 0 && epoch < ours:
 		return fmt.Errorf("%w: %d, the leader is at %d", ErrFencedEpoch, epoch, ours)
-	default:
+	case epoch > ours:
 		return fmt.Errorf("%w: %d, the leader is at %d", ErrUnknownEpoch, epoch, ours)
+	default:
+		return p.mu.replica.CheckRead(now)
 	}
+}
+
+// latest is the offset behind the newest record that consumers may see.
+func (p *partition) latest() (int64, error) {
+	now := p.now()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.mu.replica.Latest(now)
 }
 
 func (p *partition) leaderEpoch() int32 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.mu.meta.LeaderEpoch
+	return p.mu.replica.LeaderEpoch()
 }

@@ -51,7 +51,9 @@ type ProduceResult struct {
 	// Duplicate says that an idempotent producer sent the batch again; the
 	// offsets are those of the first time.
 	Duplicate bool
-	Err       error
+	// epoch is the leader epoch in which it was appended.
+	epoch int32
+	Err   error
 }
 
 // Produced is a request whose batches are appended and may wait to be
@@ -115,7 +117,10 @@ func (b *Broker) produced(acks Acks, timeout time.Duration, batches int) *Produc
 
 // append appends batch i to its partition.
 func (pr *Produced) append(i int, part *partition, batch record.Batch, trusted bool) {
-	a, err := part.append(storage.Append{Batch: batch, Trusted: trusted}, pr.acks)
+	a, epoch, err := part.append(storage.Append{Batch: batch, Epoch: anyEpoch, Trusted: trusted}, pr.acks)
+	if err == nil && pr.acks != AcksAll {
+		err = part.answerable(epoch)
+	}
 	if err != nil {
 		part.topic.counts.failed(err)
 		pr.results[i] = failed(err)
@@ -125,7 +130,7 @@ func (pr *Produced) append(i int, part *partition, batch record.Batch, trusted b
 		part.topic.counts.appended(len(batch), int(a.Last-a.Base)+1)
 	}
 	pr.parts[i] = part
-	pr.results[i] = ProduceResult{Base: a.Base, Last: a.Last, Timestamp: a.Timestamp, LogStart: a.Start, Duplicate: a.Duplicate}
+	pr.results[i] = ProduceResult{Base: a.Base, Last: a.Last, Timestamp: a.Timestamp, LogStart: a.Start, Duplicate: a.Duplicate, epoch: epoch}
 }
 
 // recall makes batch i one that an earlier try has written.
@@ -133,7 +138,7 @@ func (pr *Produced) recall(i int, part *partition, was *earlier) {
 	pr.parts[i] = part
 	pr.results[i] = ProduceResult{
 		Base: was.Base, Last: was.Base + int64(was.Count()) - 1, Timestamp: was.Timestamp,
-		LogStart: part.log.Offsets().Start, Duplicate: true,
+		LogStart: part.log.Offsets().Start, Duplicate: true, epoch: part.leaderEpoch(),
 	}
 }
 
@@ -165,7 +170,7 @@ func (pr *Produced) await(ctx context.Context) {
 		if part == nil {
 			continue
 		}
-		if err := part.await(ctx, pr.results[i].Last+1); err != nil {
+		if err := part.await(ctx, pr.results[i].epoch, pr.results[i].Last+1); err != nil {
 			pr.results[i] = failed(err)
 		}
 	}
@@ -177,7 +182,7 @@ func (pr *Produced) Committed() bool {
 		return true
 	}
 	for i, part := range pr.parts {
-		if part != nil && part.hw.Load() <= pr.results[i].Last {
+		if part != nil && !part.plainly(pr.results[i].epoch, pr.results[i].Last+1) {
 			return false
 		}
 	}

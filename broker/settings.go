@@ -26,18 +26,6 @@ type settings struct {
 	codec record.Codec
 }
 
-// minInSync is min.insync.replicas for a partition of so many replicas.
-func (s settings) minInSync(replicas int) int {
-	switch {
-	case s.minISR > 0:
-		return s.minISR
-	case replicas >= 3:
-		return 2
-	default:
-		return 1
-	}
-}
-
 // settings resolves the configs of a topic.
 func (s serverConfigs) settings(set map[string]string) settings {
 	get := func(name string) string {

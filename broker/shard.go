@@ -104,7 +104,7 @@ func (b *Broker) newShard(id storage.ID, cfg *group.Config) *shard {
 		groups: map[string]*held{}, joins: map[group.Token]func(group.JoinReply){}, syncs: map[group.Token]func(group.SyncReply){},
 		takes: map[group.Token]func(group.Handout){}, watches: map[int32]*watch{}, wake: newSleeper(),
 	}
-	s.place.w = &s.wake.waiter
+	s.place.Waiter = &s.wake.waiter
 	return s
 }
 

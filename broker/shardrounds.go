@@ -99,7 +99,7 @@ func (s *shard) write(changes []change) (base int64, err error) {
 	if err != nil {
 		return 0, err
 	}
-	a, err := s.part.append(storage.Append{Batch: batch, Trusted: true, Essential: true}, AcksAll)
+	a, _, err := s.part.append(storage.Append{Batch: batch, Epoch: anyEpoch, Trusted: true, Essential: true}, AcksAll)
 	return a.Base, err
 }
 

@@ -112,7 +112,7 @@ func (t *Tail) begin(meta *controller.Topic, starts []TailStart) error {
 func (t *Tail) follow(s TailStart) {
 	f := &followed{number: s.Partition, offset: s.Offset}
 	f.part, f.err = t.broker.partition(t.meta, s.Partition)
-	f.place = place{w: &t.waiter, index: int32(len(t.parts))}
+	f.place = place{Waiter: &t.waiter, Index: int32(len(t.parts))}
 	t.parts = append(t.parts, f)
 	t.queue(f)
 }
@@ -121,7 +121,7 @@ func (t *Tail) follow(s TailStart) {
 func (t *Tail) queue(f *followed) {
 	if !f.queued {
 		f.queued = true
-		t.ready.push(f.index)
+		t.ready.push(f.Index)
 	}
 }
 
@@ -156,7 +156,7 @@ func (t *Tail) Next() int {
 			}
 			if f.due() {
 				t.queue(f)
-				return int(f.index)
+				return int(f.Index)
 			}
 			f.parked = true
 			f.part.park(&f.place, f.offset+1)
@@ -177,8 +177,8 @@ func (f *followed) due() bool {
 func (t *Tail) collectTold() {
 	pl, news := t.collect()
 	for pl != nil {
-		next := pl.next
-		f := t.parts[pl.index]
+		next := pl.Next
+		f := t.parts[pl.Index]
 		f.parked = false
 		t.queue(f)
 		pl = next

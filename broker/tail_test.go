@@ -100,12 +100,12 @@ func TestTailParksWhatWoke(t *testing.T) {
 	create(t, b, "t", 3, nil)
 	tail, woken := newTail(t, b, "t", true)
 	drain(t, tail)
-	before := [3]*level{tail.parts[0].level, tail.parts[1].level, tail.parts[2].level}
+	before := [3]place{tail.parts[0].place, tail.parts[1].place, tail.parts[2].place}
 	produce(t, b, AcksAll, "t", 1, "x")
 	<-woken
 	drain(t, tail)
-	for i, l := range before {
-		if moved := tail.parts[i].level != l; moved != (i == 1) {
+	for i, pl := range before {
+		if moved := tail.parts[i].place != pl; moved != (i == 1) {
 			t.Errorf("partition %d was parked anew: %v", i, moved)
 		}
 	}

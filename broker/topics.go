@@ -282,8 +282,14 @@ func (b *Broker) openCreated(ctx context.Context, names []storage.LogName, state
 			return fmt.Errorf("open %s/%d: %w", name.Topic, name.Partition, err)
 		}
 		b.mu.Lock()
-		b.mu.parts[name.ID] = newPartition(name.ID, b.addTopicLocked(t.ID, t.Name), b.NodeID(), l, t.Partitions[name.Partition], s)
+		p, err := newPartition(name.ID, b.addTopicLocked(t.ID, t.Name), b.NodeID(), l, t.Partitions[name.Partition], s)
+		if err == nil {
+			b.mu.parts[name.ID] = p
+		}
 		b.mu.Unlock()
+		if err != nil {
+			return err
+		}
 	}
 	return nil
 }

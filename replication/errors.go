@@ -3,6 +3,7 @@ package replication
 import (
 	"errors"
 
+	"leat/replication/controller"
 	"leat/storage"
 )
 
@@ -12,14 +13,18 @@ var (
 	ErrNotLeader = errors.New("not the leader of the partition")
 	// ErrLeaseExpired says that the leader has not heard from the controller for
 	// so long that another may lead by now. It unwraps to ErrNotLeader.
-	ErrLeaseExpired = &leaseError{}
+	ErrLeaseExpired error = &notLeaderError{"the leader's lease has expired"}
+	// ErrLeadershipLost says that the leadership in which records were appended
+	// has ended before they could be answered: they may stay. It unwraps to
+	// ErrNotLeader.
+	ErrLeadershipLost error = &notLeaderError{"leadership was lost after the append"}
 	// ErrFencedLeaderEpoch refuses a leader epoch that has ended.
-	ErrFencedLeaderEpoch = errors.New("fenced leader epoch")
+	ErrFencedLeaderEpoch = controller.ErrFencedLeaderEpoch
 	// ErrUnknownLeaderEpoch refuses a leader epoch, or a follower, that this
 	// replica has not heard of yet.
 	ErrUnknownLeaderEpoch = errors.New("unknown leader epoch")
 	// ErrStaleBrokerEpoch refuses a fetch of an earlier life of a broker (KIP-903).
-	ErrStaleBrokerEpoch = errors.New("stale broker epoch")
+	ErrStaleBrokerEpoch = controller.ErrStaleBrokerEpoch
 	// ErrNotEnoughReplicas refuses an append before anything is written.
 	ErrNotEnoughReplicas = errors.New("not enough in-sync replicas")
 	// ErrNotEnoughReplicasAfterAppend says that too few replicas are in sync by
@@ -35,7 +40,8 @@ var (
 	ErrOffsetOutOfRange = storage.ErrOffsetOutOfRange
 )
 
-type leaseError struct{}
+// notLeaderError is a way of not being the leader.
+type notLeaderError struct{ text string }
 
-func (*leaseError) Error() string { return "the leader's lease has expired" }
-func (*leaseError) Unwrap() error { return ErrNotLeader }
+func (e *notLeaderError) Error() string { return e.text }
+func (*notLeaderError) Unwrap() error   { return ErrNotLeader }

@@ -114,12 +114,17 @@ func (r *Replica) CheckAppend(all bool, now Instant) error {
 }
 
 // CheckAck says whether an append of that leader epoch may be answered that is
-// not to be committed first: the lease may have ended during the append.
+// not to be committed first: the lease may have ended during the append. The
+// error is ErrLeadershipLost.
 func (r *Replica) CheckAck(epoch int32, now Instant) error {
-	if r.role == Leader && epoch != r.part.LeaderEpoch {
-		return r.notLeader()
+	if r.lead(now) != nil || epoch != r.part.LeaderEpoch {
+		return r.lost(epoch)
 	}
-	return r.lead(now)
+	return nil
+}
+
+func (r *Replica) lost(epoch int32) error {
+	return fmt.Errorf("%w of epoch %d: %v", ErrLeadershipLost, epoch, r.o.ID)
 }
 
 // CheckRead says whether consumers may read here.
@@ -141,11 +146,11 @@ func (r *Replica) Latest(now Instant) (int64, error) {
 // Committed says whether an append of a leader epoch that ends at next may be
 // answered as committed: nil for yes, ErrPending for not yet. If the leadership
 // has ended or too few replicas are in sync by now, nothing is known of the
-// records: ErrNotLeader, ErrNotEnoughReplicasAfterAppend.
+// records: ErrLeadershipLost, ErrNotEnoughReplicasAfterAppend.
 func (r *Replica) Committed(epoch int32, next int64) error {
 	switch {
 	case r.role != Leader || epoch != r.part.LeaderEpoch:
-		return r.notLeader()
+		return r.lost(epoch)
 	case r.hw < next:
 		return ErrPending
 	case r.inSync() < r.minInSync():
@@ -157,9 +162,11 @@ func (r *Replica) Committed(epoch int32, next int64) error {
 
 // agreed is how far every replica holds the log that counts for the high
 // watermark. It is 0 with fewer in sync than there must be (KAFKA-15583): only so
-// does each that leaves in that time still hold all that is committed.
+// does each that leaves in that time still hold all that is committed. That there
+// are eligible leaders beside those in sync says so too, by the controller's
+// min.insync.replicas, a change of which may be news to this replica.
 func (r *Replica) agreed(o storage.Offsets, now Instant) int64 {
-	if len(r.part.ISR) < min(r.minInSync(), len(r.part.Replicas)) {
+	if len(r.part.ISR) < min(r.minInSync(), r.part.Factor()) || len(r.part.ELR) > 0 {
 		return 0
 	}
 	end := o.End
@@ -274,10 +281,21 @@ func (r *Replica) admit(f *FetchRequest) (*peer, error) {
 	case p == nil:
 		// It knows of a reassignment of this epoch that is news to the leader.
 		return nil, fmt.Errorf("%w: %d is no replica of %v yet", ErrUnknownLeaderEpoch, f.Replica, r.o.ID)
-	case f.BrokerEpoch < p.epoch:
-		return nil, fmt.Errorf("%w: %d of broker %d, it has %d", ErrStaleBrokerEpoch, f.BrokerEpoch, f.Replica, p.epoch)
+	case f.BrokerEpoch < r.lifeOf(p):
+		return nil, fmt.Errorf("%w: %d of broker %d, it has %d", ErrStaleBrokerEpoch, f.BrokerEpoch, f.Replica, r.lifeOf(p))
 	}
 	return p, nil
+}
+
+// lifeOf is the newest life of a peer's broker that the leader knows of, by its
+// fetches or by the metadata. A newer one is fine: the metadata may be behind
+// (KAFKA-9839).
+func (r *Replica) lifeOf(p *peer) int64 {
+	if r.brokers == nil {
+		return p.epoch
+	}
+	b, _ := r.brokers.Broker(p.id)
+	return max(p.epoch, b.Epoch)
 }
 
 // epochEnd says where an epoch ends in the leader's log. End is -1 for one that

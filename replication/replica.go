@@ -35,6 +35,8 @@ type Eligible interface {
 	// Eligible says that a broker is registered with that epoch (any for -1),
 	// not fenced and not shutting down (KIP-841, KIP-903).
 	Eligible(id int32, epoch int64) bool
+	// Broker finds a registered broker.
+	Broker(id int32) (controller.Broker, bool)
 }
 
 // Options are what is set for a replica.
@@ -44,7 +46,8 @@ type Options struct {
 	Self int32
 	// MinInSync is min.insync.replicas, 0 for the default: 2 of three replicas or
 	// more, else 1. An acks=all append needs so many in sync, and the high
-	// watermark as many or all replicas, if they are fewer.
+	// watermark as many or all replicas, if they are fewer. It may be more than
+	// what the controller goes by, never less.
 	MinInSync int
 	// Durable is fsync mode: what a replica acknowledges is on its disk.
 	Durable bool
@@ -224,7 +227,7 @@ func (r *Replica) minInSync() int {
 	switch {
 	case r.o.MinInSync > 0:
 		return r.o.MinInSync
-	case len(r.part.Replicas) >= 3:
+	case r.part.Factor() >= 3:
 		return 2
 	default:
 		return 1

@@ -76,6 +76,10 @@ func (l *toyLog) raise(start int64) {
 // everyone is a cluster in which each broker is in its life number 1.
 type everyone struct{ gone []int32 }
 
+func (e everyone) Broker(id int32) (controller.Broker, bool) {
+	return controller.Broker{ID: id, Epoch: 1}, true
+}
+
 func (e everyone) Eligible(id int32, epoch int64) bool {
 	return (epoch == -1 || epoch == 1) && !slices.Contains(e.gone, id)
 }
@@ -167,9 +171,9 @@ func TestChecks(t *testing.T) {
 	fetched(t, r, ask(2, 10), 0)
 	fetched(t, r, ask(3, 10), 0)
 	want("in office", all(9*ms), nil, nil, nil, nil)
-	want("the lease is over", all(10*ms), ErrLeaseExpired, ErrLeaseExpired, ErrLeaseExpired, ErrLeaseExpired)
+	want("the lease is over", all(10*ms), ErrLeaseExpired, ErrLeaseExpired, ErrLeadershipLost, ErrLeaseExpired)
 	want("it is a kind of not leading", all(10*ms), ErrNotLeader, ErrNotLeader, ErrNotLeader, ErrNotLeader)
-	want("of an append of an earlier epoch", []error{r.CheckAck(2, 0), r.Committed(2, 10)}, ErrNotLeader, ErrNotLeader)
+	want("of an append of an earlier epoch", []error{r.CheckAck(2, 0), r.Committed(2, 10)}, ErrLeadershipLost, ErrLeadershipLost)
 	l.append(3, 1, "x", false)
 	want("in flight", []error{r.Committed(3, 10), r.Committed(3, 11)}, nil, ErrPending)
 

@@ -50,8 +50,6 @@ type flight struct {
 type altering struct {
 	from int32
 	ask  controller.AlterPartition
-	got  controller.Partition
-	err  error
 }
 
 // Each script tells how something went wrong once, in Kafka or elsewhere, and
@@ -228,6 +226,11 @@ func (s *story) applyTo(id int32) string {
 // lives are the brokers as the controller knows them.
 type lives struct{ s *story }
 
+func (l lives) Broker(id int32) (controller.Broker, bool) {
+	n := l.s.nodes[id]
+	return controller.Broker{ID: id, Epoch: n.epoch}, true
+}
+
 func (l lives) Eligible(id int32, epoch int64) bool {
 	n := l.s.nodes[id]
 	return n != nil && n.replica != nil && !slices.Contains(l.s.gone.gone, id) && (epoch == -1 || epoch == n.epoch)
@@ -394,7 +397,7 @@ func (s *story) ready(a *args) string {
 // state shows nodes and their logs: state [1 2].
 func (s *story) state(a *args) string {
 	var out strings.Builder
-	for id := int32(0); id < 10; id++ {
+	for id := range int32(10) {
 		n := s.nodes[id]
 		if n == nil || len(a.d.CmdArgs) > 0 && !a.has(strconv.Itoa(int(id))) {
 			continue
