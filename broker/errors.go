@@ -29,7 +29,7 @@ var (
 	ErrUnsupportedForTimestamp = errors.New("timestamp type not supported")
 	ErrShuttingDown            = errors.New("server is shutting down")
 	ErrCorruptRecord           = errors.New("records are damaged")
-	ErrElectionNotNeeded       = errors.New("election not needed")
+	ErrElectionNotNeeded       = controller.ErrElectionNotNeeded
 	ErrPolicyViolation         = errors.New("policy violation")
 	ErrGroupAuthorization      = errors.New("group authorization failed")
 	ErrCoordinatorLoading      = errors.New("coordinator is loading")

@@ -16,7 +16,7 @@ import (
 // The scripts show what each event decides: its errors, then its records. After
 // each step the invariants hold.
 func TestScripts(t *testing.T) {
-	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
+	datadriven.Walk(t, "testdata/steps", func(t *testing.T, path string) {
 		s := script{state: NewState()}
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			s.T, s.d, s.out = t, d, bytes.Buffer{}
@@ -32,11 +32,23 @@ type script struct {
 	out   bytes.Buffer
 	state *State
 	lives int
+	// active decides in its place, if there is one, at now; index is up to where it
+	// is committed.
+	active *Active
+	now    Instant
+	index  uint64
+}
+
+func (s *script) decide(ev Event) (Reply, []Record) {
+	if s.active != nil {
+		return s.active.Step(ev, s.now)
+	}
+	return Step(s.state, ev)
 }
 
 func (s *script) step(ev Event) {
 	s.Helper()
-	reply, records := Step(s.state, ev)
+	reply, records := s.decide(ev)
 	for _, err := range reply.Errs {
 		if err != nil {
 			fmt.Fprintln(&s.out, "error:", err)
@@ -68,6 +80,8 @@ func (s *script) event() Event {
 		return &ShutDown{ID: s.number("node", 0), Epoch: s.epoch()}
 	case "unregister":
 		return &Unregister{ID: s.number("node", 0)}
+	case "elect":
+		return &Elect{IDs: s.partitions(), Kind: map[string]ElectionKind{"preferred": Preferred, "unclean": Unclean}[s.text("kind", "preferred")]}
 	case "level":
 		return &UpdateLevel{Level: uint32(s.number("to", 0))}
 	case "alter":
@@ -107,6 +121,15 @@ func (s *script) text(name, otherwise string) string {
 
 func (s *script) topic() storage.TopicID { return id(byte(s.number("id", 1))) }
 
+// partitions are those of the input, as topic/index.
+func (s *script) partitions() (out []storage.ID) {
+	for f := range strings.FieldsSeq(s.d.Input) {
+		topic, index, _ := strings.Cut(f, "/")
+		out = append(out, storage.ID{Topic: id(byte(parse32(s.T, topic))), Partition: parse32(s.T, index)})
+	}
+	return out
+}
+
 // epoch is the epoch given, or that of the node.
 func (s *script) epoch() int64 {
 	b, _ := s.state.Broker(s.number("node", 0))
@@ -122,6 +145,9 @@ func (s *script) register() Event {
 		ID: n, UUID: s.text("uuid", fmt.Sprint("uuid", n)), Incarnation: s.text("life", fmt.Sprint("life", s.lives)),
 		PreviousEpoch: int64(s.number("previous", -1)), Rack: s.text("rack", ""),
 		MinLevel: uint32(s.number("min-level", 1)), MaxLevel: uint32(s.number("level", Level)), ReadyNow: s.d.HasArg("ready"),
+	}
+	if host := s.text("address", ""); host != "" {
+		ev.Endpoints = []Endpoint{{Name: "kafka", Host: host, Port: 9092}}
 	}
 	if s.d.HasArg("clean") {
 		ev.PreviousEpoch = s.epoch()

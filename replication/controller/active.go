@@ -1,0 +1,184 @@
+package controller
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"time"
+
+	"leat/storage"
+)
+
+// Instant is a moment of a process's own monotonic clock, as the time since
+// another that the process chose.
+type Instant = time.Duration
+
+// Never is after every Instant.
+const Never Instant = math.MaxInt64
+
+// ActiveOptions are the times of an Active; zero values stand for the defaults.
+type ActiveOptions struct {
+	// Session is for how long a broker lives without a heartbeat; 2 s.
+	Session time.Duration
+	// Rebalance is how often leaderships go back to the preferred replicas, 30 s;
+	// Stable for how long a partition has to be unchanged before that, 60 s; Moves
+	// how many go at a time, 100.
+	Rebalance, Stable time.Duration
+	Moves             int
+}
+
+func (o *ActiveOptions) setDefaults() {
+	o.Session = cmp.Or(o.Session, 2*time.Second)
+	o.Rebalance = cmp.Or(o.Rebalance, 30*time.Second)
+	o.Stable = cmp.Or(o.Stable, time.Minute)
+	o.Moves = cmp.Or(o.Moves, 100)
+}
+
+// Active is what the active controller has beyond the committed state: what it
+// has proposed and not seen committed (the overlay, on which it decides), and
+// when each broker was heard of last. It exists only in a term whose barrier is
+// applied, and is thrown away with it. It is not safe for concurrent use.
+type Active struct {
+	o ActiveOptions
+	// committed is the state as of index applied, overlay what it becomes, and
+	// before the overlay that the last Step met.
+	committed, overlay, before *State
+	applied                    uint64
+	lives                      map[int32]*life
+	// alone says that there is one broker: nobody could take over from it, so it
+	// has no session.
+	alone bool
+	// changed holds when partitions last changed, for as long as that matters.
+	changed   map[storage.ID]Instant
+	rebalance Instant
+}
+
+// Activate begins a term of office, with s committed as of index applied. Every
+// broker in service has a whole session from now on; fenced ones have none
+// (KAFKA-19130).
+func Activate(s *State, applied uint64, o ActiveOptions, now Instant) *Active {
+	o.setDefaults()
+	a := &Active{o: o, overlay: s, before: s, lives: map[int32]*life{}, changed: map[storage.ID]Instant{}, alone: len(s.brokers) == 1, rebalance: now + o.Stable}
+	a.meet(now)
+	a.Committed(s, applied)
+	return a
+}
+
+// State is the overlay: the state once all that was proposed is committed.
+func (a *Active) State() *State { return a.overlay }
+
+// Step decides about ev on the overlay and adds the records to it. An answer
+// without records rests on the overlay too.
+func (a *Active) Step(ev Event, now Instant) (Reply, []Record) {
+	a.before = a.overlay
+	if r, ok := ev.(*Register); ok {
+		if err := a.takeover(r, now); err != nil {
+			return Reply{Errs: []error{err}}, nil
+		}
+	}
+	reply, records := Step(a.overlay, ev)
+	if len(records) == 0 {
+		return reply, nil
+	}
+	next, err := a.overlay.With(records)
+	if err != nil {
+		panic(fmt.Sprintf("controller: %T decides what cannot be: %v", ev, err))
+	}
+	a.overlay = next
+	for _, r := range records {
+		switch r := r.(type) {
+		case *PartitionChanged:
+			a.changed[storage.ID{Topic: r.Topic, Partition: r.Index}] = now
+		case *BrokerRegistered, *BrokerUnregistered:
+			a.meet(now)
+		}
+	}
+	return reply, records
+}
+
+// Undo takes back what the last Step added to the overlay: it was not proposed.
+func (a *Active) Undo() { a.overlay = a.before }
+
+// Committed says that s is committed as of index applied.
+func (a *Active) Committed(s *State, applied uint64) {
+	a.committed, a.applied = s, applied
+	if s.applied >= a.overlay.applied {
+		a.overlay, a.before = s, s
+	}
+	for id, l := range a.lives {
+		l.committed(s.brokers[id], applied)
+	}
+}
+
+// Due is what has to be decided at now: the end of one broker whose session is
+// over, if there is one, and leaderships that go back to preferred replicas.
+func (a *Active) Due(now Instant) []Event {
+	if ev := a.expired(now); ev != nil {
+		return []Event{ev}
+	}
+	if a.alone || now < a.rebalance {
+		return nil
+	}
+	a.rebalance = now + a.o.Rebalance
+	maps.DeleteFunc(a.changed, func(_ storage.ID, at Instant) bool { return now-at >= a.o.Stable })
+	if ids := a.astray(); len(ids) > 0 {
+		return []Event{&Elect{IDs: ids, Kind: Preferred}}
+	}
+	return nil
+}
+
+// Next is when Due has something to say at the earliest.
+func (a *Active) Next() Instant {
+	if a.alone {
+		return Never
+	}
+	next := a.rebalance
+	for id, l := range a.lives {
+		if b := a.overlay.brokers[id]; b != nil && !b.Fenced {
+			next = min(next, l.heard+a.o.Session)
+		}
+	}
+	return next
+}
+
+// expired ends the session that is over for longest. One at a time: heartbeats
+// that waited meanwhile are heard before the next.
+func (a *Active) expired(now Instant) Event {
+	if a.alone {
+		return nil
+	}
+	var out *Fence
+	for _, id := range slices.Sorted(maps.Keys(a.lives)) {
+		l, b := a.lives[id], a.overlay.brokers[id]
+		if b == nil || b.Fenced || now-l.heard < a.o.Session {
+			continue
+		}
+		if out == nil || l.heard < a.lives[out.ID].heard {
+			out = &Fence{ID: id, Epoch: b.Epoch}
+		}
+	}
+	if out == nil {
+		return nil
+	}
+	return out
+}
+
+// astray lists partitions that their preferred replica could lead and does not,
+// all replicas being in sync and nothing having changed for a while.
+func (a *Active) astray() (out []storage.ID) {
+	for t, i := range a.overlay.partitions() {
+		p, id := &t.Partitions[i], storage.ID{Topic: t.ID, Partition: int32(i)}
+		if len(p.Replicas) == 0 || p.Leader == p.Replicas[0] || len(p.ISR) < len(p.Replicas) || len(p.Adding)+len(p.Removing) > 0 || !a.overlay.Eligible(p.Replicas[0], -1) {
+			continue
+		}
+		if _, lately := a.changed[id]; lately {
+			continue
+		}
+		if out = append(out, id); len(out) == a.o.Moves {
+			break
+		}
+	}
+	return out
+}
