@@ -36,7 +36,11 @@ type cluster struct {
 	sent func(m quorum.Message)
 	// saving sees each Write before and after it is saved.
 	saving func(n *node, w quorum.Write, after bool)
+	// chunk is what arrives of a message with a chunk.
+	chunk  func(m quorum.Message) []quorum.Message
 	serial uint64
+	// lose says that a process ends with a power cut.
+	lose bool
 }
 
 // newCluster makes nodes with empty stores, voters with the ids of names.
@@ -93,6 +97,9 @@ func (c *cluster) work(n *node) {
 		if c.saving != nil {
 			c.saving(n, w, false)
 		}
+		if n.lost {
+			return
+		}
 		if err := n.store.Save(w); err != nil {
 			c.take(n, n.core.Failed(err))
 			return
@@ -121,7 +128,11 @@ func (c *cluster) take(n *node, out quorum.Output) {
 			c.sent(m)
 		}
 		if to := c.nodes[m.To]; to != nil && !c.cut[[2]uint64{m.From, m.To}] {
-			to.inbox = append(to.inbox, c.wire(m))
+			ms := []quorum.Message{c.wire(m)}
+			if c.chunk != nil && m.Chunk != nil {
+				ms = c.chunk(ms[0])
+			}
+			to.inbox = append(to.inbox, ms...)
 		}
 	}
 }

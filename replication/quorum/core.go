@@ -44,7 +44,8 @@ type Core struct {
 	pending  []ProposalID
 	reads    []pendingRead
 	changing bool // a change of members was proposed in term and is not applied
-	yielding bool // see guard.go
+	yielding bool // a slow disk has cost it its leadership, see guard.go
+	yieldTo  uint64
 
 	views    []view // snapshots that Raft has asked for and not sent yet
 	streams  map[uint64]*stream

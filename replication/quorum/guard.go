@@ -46,27 +46,32 @@ func (c *Core) slow(took int) {
 	if c.term == 0 || c.yielding || took <= c.o.ElectionTicks || len(c.log.members.Voters)+len(c.log.members.VotersOutgoing) < 2 {
 		return
 	}
-	_ = c.raft(func() error {
-		for _, p := range c.peers() {
-			if p.Match == c.log.last() && !p.Learner {
-				c.rn.TransferLeader(p.ID)
-				break
-			}
-		}
-		return nil
-	})
+	c.yieldTo = c.heir()
+	if c.yieldTo != 0 {
+		_ = c.raft(func() error {
+			c.rn.TransferLeader(c.yieldTo)
+			return nil
+		})
+	}
 	c.yielding = true
 	c.abandon()
 	clear(c.streams)
 }
 
-// asLeader says that only a leader says this, other than to hand over.
-func asLeader(m Message) bool {
+// silenced says that a leader that gives up says no such thing: it hands over, and
+// sends its heir what that lacks, and is no leader to anybody else.
+func (c *Core) silenced(m Message) bool {
 	if m.Raft == nil {
 		return m.Chunk.Kind == ChunkData
 	}
-	t := m.Raft.GetType()
-	return t == raftpb.MsgApp || t == raftpb.MsgHeartbeat || t == raftpb.MsgSnap
+	switch m.Raft.GetType() {
+	case raftpb.MsgHeartbeat, raftpb.MsgSnap:
+		return true
+	case raftpb.MsgApp:
+		return m.To != c.yieldTo
+	default:
+		return false
+	}
 }
 
 // Err is why the Core has ended, nil while it has not.

@@ -51,7 +51,8 @@ const (
 	maxUncommittedBytes = 64 << 20
 	maxCommittedBytes   = 4 << 20
 	// maxWorkBytes is after how many bytes of entries and applied entries Work
-	// ends a Write and goes on in the next one.
+	// ends a Write and goes on in the next one. Raft gives up to
+	// maxCommittedBytes at a time.
 	maxWorkBytes = 4 << 20
 )
 

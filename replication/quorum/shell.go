@@ -288,13 +288,16 @@ func (q *Quorum) run() {
 	}
 }
 
-// drain takes what waits beside the first, so that one save is for all of it.
+// drain takes what waits beside the first, so that one save is for all of it, up to
+// about as much as a save should be.
 func (q *Quorum) drain() {
-	for range maxCalls {
+	bytes := int64(0)
+	for i := 0; i < maxCalls && bytes < maxWorkBytes; i++ {
 		select {
 		case c := <-q.calls:
 			q.call(c)
 		case m := <-q.messages:
+			bytes += messageBytes(m)
 			q.step(m)
 		default:
 			return

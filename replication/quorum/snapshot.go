@@ -219,7 +219,7 @@ type incoming struct {
 // receive takes a chunk of a snapshot.
 func (c *Core) receive(m Message) error {
 	ch := m.Chunk
-	if ch.Last != (m.Raft != nil) || m.Raft != nil && (m.Raft.GetType() != raftpb.MsgSnap || m.Raft.GetTerm() != ch.Term ||
+	if ch.Last != (m.Raft != nil) || ch.Last && ch.Seq == 0 || m.Raft != nil && (m.Raft.GetType() != raftpb.MsgSnap || m.Raft.GetTerm() != ch.Term ||
 		m.Raft.GetSnapshot().GetMetadata().GetIndex() != ch.Index || m.Raft.GetSnapshot().GetMetadata().GetTerm() > ch.Term) {
 		return fmt.Errorf("%w: chunk %d does not fit its message", ErrMessage, ch.Seq)
 	}

@@ -56,7 +56,7 @@ func (c *Core) Done(took int) Output {
 	c.saving = false
 	c.slow(took)
 	if c.yielding {
-		c.out.Messages = slices.DeleteFunc(c.out.Messages, asLeader)
+		c.out.Messages = slices.DeleteFunc(c.out.Messages, c.silenced)
 		c.out.Leader = 0
 	}
 	// What came in since Work may have ended this leadership already.
@@ -99,7 +99,7 @@ func (c *Core) observe() {
 
 // resign ends everything that belongs to the term of this leader.
 func (c *Core) resign() {
-	c.term, c.changing, c.yielding = 0, false, false
+	c.term, c.changing, c.yielding, c.yieldTo = 0, false, false, 0
 	c.abandon()
 	clear(c.streams)
 	c.views = nil
