@@ -103,7 +103,7 @@ func (l *Log) EpochEnd(epoch int32) (found int32, end int64, err error) {
 		switch {
 		case l.cuts.Load() != cuts || errors.Is(err, errRetired):
 			// A segment has left the log meanwhile, or the log was cut.
-		case err != nil || full:
+		case err != nil || full || found < 0 && len(known.list) == 0: // nothing is left of a damaged log
 			return found, end, err
 		default:
 			l.learnEpoch(&known, cuts, found, end)

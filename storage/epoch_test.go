@@ -184,6 +184,28 @@ func TestEpochEndReadError(t *testing.T) {
 	mustClose(t, d)
 }
 
+// TestEpochEndOfALostLog proves that a log of which every segment is lost answers
+// that it has no epoch.
+func TestEpochEndOfALostLog(t *testing.T) {
+	t.Parallel()
+	m := disk.NewMem()
+	d, l := epochLog(t, m, 1, 1)
+	name := l.mu.segments[0].logPath()
+	mustClose(t, d)
+	if err := m.Remove(name); err != nil {
+		t.Fatal(err)
+	}
+	d = openDir(t, m)
+	l = openLog(t, d, startConfig)
+	if !l.Fenced() {
+		t.Fatal("the log is not fenced")
+	}
+	if found, end, err := l.EpochEnd(1); found != -1 || end != l.Offsets().Start || err != nil {
+		t.Errorf("found %d, end %d, %v", found, end, err)
+	}
+	mustClose(t, d)
+}
+
 // TestEpochsKept proves what is kept of the leader epochs as a log grows, asked
 // for in any order, with more epochs than are kept: the answers are those of a
 // walk, old ones included, and no more is kept than the bound says.
