@@ -25,6 +25,7 @@ const (
 	KafkaOffsetMetadataTooLarge      int16 = 12
 	KafkaCoordinatorLoading          int16 = 14
 	KafkaCoordinatorNotAvailable     int16 = 15
+	KafkaNotCoordinator              int16 = 16
 	KafkaInvalidTopic                int16 = 17
 	KafkaRecordListTooLarge          int16 = 18
 	KafkaNotEnoughReplicas           int16 = 19
@@ -177,6 +178,7 @@ var table = []row{
 	{broker.ErrFilterBudget, KafkaPolicyViolation, http.StatusUnprocessableEntity, "filter_budget", "Filter takes too much", final, show},
 	{broker.ErrCoordinatorLoading, KafkaCoordinatorLoading, http.StatusServiceUnavailable, "coordinator_loading", "Group coordinator is loading", retry, show},
 	{broker.ErrCoordinatorNotAvailable, KafkaCoordinatorNotAvailable, http.StatusServiceUnavailable, "coordinator_not_available", "Group coordinator is not available", unclear, hide},
+	{broker.ErrNotCoordinator, KafkaNotCoordinator, http.StatusServiceUnavailable, "coordinator_not_available", "Group coordinator is not available", unclear, show},
 	{broker.ErrGroupGone, KafkaCoordinatorNotAvailable, http.StatusServiceUnavailable, "coordinator_not_available", "Group coordinator is not available", unclear, hide},
 	{broker.ErrQuota, KafkaThrottlingQuotaExceeded, http.StatusTooManyRequests, "quota_rate", "Quota exceeded", retry, show},
 	// 6 and not 8: every client answers 6 with fresh metadata and a retry,

@@ -130,23 +130,6 @@ func (b *Broker) allowedGroup(p auth.Principal, op auth.Operation, id string) er
 	return nil
 }
 
-// ask has fn called by the shard of a group, and waits until fn has answered.
-// fn must see to it that done is called once.
-func ask[T any](ctx context.Context, s *shard, fn func(now time.Time, done func(T))) (reply T, err error) {
-	answered := make(chan T, 1)
-	if err := s.submit(ctx, func(now time.Time) { fn(now, func(r T) { answered <- r }) }); err != nil {
-		return reply, err
-	}
-	select {
-	case reply = <-answered:
-		return reply, nil
-	case <-ctx.Done():
-		return reply, context.Cause(ctx)
-	case <-s.broker.done.Done():
-		return reply, ErrShuttingDown
-	}
-}
-
 // sweepAfterStart is when a start looks for offsets of topics that are gone. They
 // are not told to anybody, and clients that come back are served first: to look
 // through a million offsets takes a processor a good part of a second.
@@ -198,24 +181,13 @@ func (s *shard) sweep(ctx context.Context, expire bool) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	if s.failed != nil {
-		return s.failed
-	}
 	due, err := s.due(expire)
 	if err != nil {
 		return err
 	}
 	for chunk := range slices.Chunk(due, sweepChunk) {
-		failed, err := ask(ctx, s, func(_ time.Time, done func(error)) {
-			s.whenQuiet(func(now time.Time) {
-				var errs []error
-				for _, id := range chunk {
-					errs = append(errs, s.expire(id, now, expire))
-				}
-				s.answer(nil, func(err error) { done(errors.Join(append(errs, err)...)) })
-			})
-		})
-		if err = errors.Join(err, failed); err != nil {
+		a, err := s.ask(ctx, func(now time.Time, t group.Token) { s.core.Expire(now, t, chunk, s.broker.retention(), expire) })
+		if err = errors.Join(err, a.Err); err != nil {
 			return err
 		}
 	}
@@ -224,18 +196,18 @@ func (s *shard) sweep(ctx context.Context, expire bool) error {
 
 // due lists the groups to look at, which need not all have something to let go.
 func (s *shard) due(expire bool) (due []string, err error) {
-	now, keep, state := s.now().UnixMilli(), s.retention(), s.broker.proposer.State()
+	now, keep, state := s.now().UnixMilli(), s.broker.retention().Milliseconds(), s.broker.proposer.State()
 	has := map[string]bool{} // the groups with offsets, and whether they are due
-	err = s.store.offsets("", true, func(id, _ string, _ int32, o *committed) error {
-		old := expire && (o.expires >= 0 && now >= o.expires || o.expires < 0 && now-o.at >= keep)
-		has[id] = has[id] || old || state.Topic(o.topic) == nil
+	err = s.store.offsets("", true, func(id, _ string, _ int32, o *group.Offset) error {
+		old := expire && (o.Expires >= 0 && now >= o.Expires || o.Expires < 0 && now-o.At >= keep)
+		has[id] = has[id] || old || state.Topic(o.Topic) == nil
 		return nil
 	})
 	if err != nil {
 		return nil, err
 	}
-	err = s.store.leases("", true, func(id string, topic TopicID, _ int32, _ []byte) error {
-		if state.Topic(topic) == nil {
+	err = s.store.leases("", true, func(id string, at group.Partition, _ []byte) error {
+		if state.Topic(at.Topic) == nil {
 			has[id] = true
 		}
 		return nil
@@ -243,7 +215,7 @@ func (s *shard) due(expire bool) (due []string, err error) {
 	if err != nil {
 		return nil, err
 	}
-	err = s.store.groups(func(id string) error {
+	err = s.store.EachGroup(func(id string) error {
 		if late, some := has[id]; late || !some && expire {
 			due = append(due, id)
 		}
@@ -252,48 +224,8 @@ func (s *shard) due(expire bool) (due []string, err error) {
 	return due, err
 }
 
-// retention is how long offsets are kept, in ms.
-func (s *shard) retention() int64 {
-	minutes := s.broker.configs().number("offsets.retention.minutes")
-	return min(minutes, math.MaxInt64/60_000) * 60_000
-}
-
-// expire removes the offsets of a group that may go (KIP-211). While a group has
-// members, what they read is kept; when the last one leaves the time begins.
-func (s *shard) expire(id string, now time.Time, byAge bool) error {
-	h, err := s.group(id, false, now)
-	if err != nil || h == nil {
-		return err
-	}
-	state, since := h.State()
-	keep, topics, kept := s.retention(), s.broker.proposer.State(), 0
-	if h.ProtocolType() == group.LeaseType && (!byAge || h.leases != nil || now.UnixMilli()-since.UnixMilli() < keep) {
-		kept++ // nobody need have committed anything
-	}
-	byAge = byAge && h.leases == nil
-	err = s.store.offsets(id, false, func(_, topic string, partition int32, o *committed) error {
-		from := o.at
-		if state == group.Empty && h.ProtocolType() != "" {
-			from = max(from, since.UnixMilli())
-		}
-		inUse := state != group.Empty && h.Subscribes(topic)
-		switch {
-		case topics.Topic(o.topic) == nil:
-		case byAge && o.expires >= 0 && now.UnixMilli() >= o.expires:
-		case byAge && o.expires < 0 && !inUse && now.UnixMilli()-from >= keep:
-		default:
-			kept++
-			return nil
-		}
-		s.change(h, change{group: id, topic: topic, partition: partition})
-		return nil
-	})
-	if err == nil {
-		err = s.expireLeases(h, now, kept == 0)
-	}
-	if err == nil && kept == 0 && h.Idle() {
-		s.change(h, change{group: id})
-	}
-	s.forget(h)
-	return err
+// retention is how long offsets are kept.
+func (b *Broker) retention() time.Duration {
+	minutes := b.configs().number("offsets.retention.minutes")
+	return time.Duration(min(minutes, int64(math.MaxInt64/time.Minute))) * time.Minute
 }

@@ -53,24 +53,25 @@
 //
 // # Groups
 //
-// Package group says what a group does; here is who drives it. The offsets topic
-// (offsetslog.go) is made when the first group comes. Each of its partitions has
-// a shard (shard.go): one goroutine, which alone touches the groups that hash to
-// it, in memory only those with members or with a change on its way. A request
-// is a function in the shard's queue of 256, beyond which callers wait.
+// Package group says what groups do, and what of that is to be appended and applied
+// before anybody is told; here is who does it. The offsets topic (offsetslog.go) is
+// made when the first group comes. Each of its partitions has a shard (shard.go):
+// one goroutine around a group.Shard, which alone touches the groups that hash to
+// it. A request is a function in the shard's queue of 256, beyond which callers
+// wait, and waits for the answer to its token. Whenever something has happened the
+// shard tells its core how far the log is committed, and does what that asks for
+// (shardwork.go).
 //
-// What requests change is gathered into a round (shardrounds.go). A round is one
-// batch, appended as with acks=all, and its answers go out once the watermark is
-// past it and the store has it; two rounds may be on their way, and what comes
-// meanwhile gathers for the next. An operation is never split over batches, but
-// for the removal of more than fits one; a commit of more is refused. A round
-// that cannot be appended is refused, and groups whose members it changed go
-// back to what was appended before. One for which the store has no room waits,
-// and its callers with it.
+// What requests change is gathered into a round. A round is one batch, appended as
+// with acks=all, and its answers go out once the watermark is past it and the store
+// has it; two rounds may be on their way, and what comes meanwhile gathers for the
+// next. A commit of more than a batch is refused. One for which the store has no
+// room waits, and its callers with it.
 //
 // The store (offsetstore.go) is what the log says, in the metadata store beside
-// the offset up to which it does. It is written without waiting for the disk,
-// which is asked for once a second; so a start reads the log only from there.
+// the offset up to which it does and the leader epoch of what is before that; one
+// that does not fit its log is made again. It is written without waiting for the
+// disk, which is asked for once a second; so a start reads the log only from there.
 // Compaction of the topic stays behind what is durable of the store. Members get
 // a whole session from the start on and keep their generation.
 //

@@ -32,8 +32,6 @@ var (
 	ErrElectionNotNeeded       = controller.ErrElectionNotNeeded
 	ErrPolicyViolation         = errors.New("policy violation")
 	ErrGroupAuthorization      = errors.New("group authorization failed")
-	ErrCoordinatorLoading      = errors.New("coordinator is loading")
-	ErrCoordinatorNotAvailable = errors.New("coordinator is not available")
 	ErrUnknownGroup            = errors.New("unknown group")
 	ErrMetadataTooLarge        = errors.New("offset metadata is too large")
 	ErrCommitTooLarge          = errors.New("too many offsets in one commit")
@@ -83,21 +81,24 @@ var (
 
 // Errors of groups, re-exported likewise.
 var (
-	ErrGroupGone            = group.ErrGone
-	ErrIllegalGeneration    = group.ErrIllegalGeneration
-	ErrInconsistentProtocol = group.ErrInconsistentProtocol
-	ErrInvalidGroupID       = group.ErrInvalidGroupID
-	ErrUnknownMember        = group.ErrUnknownMember
-	ErrInvalidSession       = group.ErrInvalidSession
-	ErrRebalanceInProgress  = group.ErrRebalanceInProgress
-	ErrGroupNotEmpty        = group.ErrNotEmpty
-	ErrMemberIDRequired     = group.ErrMemberIDRequired
-	ErrGroupFull            = group.ErrFull
-	ErrFencedInstance       = group.ErrFencedInstance
-	ErrGroupSubscribed      = group.ErrSubscribed
-	ErrGroupTypeConflict    = group.ErrTypeConflict
-	ErrLeaseLost            = group.ErrLeaseLost
-	ErrNoDeadLetter         = group.ErrNoDeadLetter
+	ErrCoordinatorLoading      = group.ErrLoading
+	ErrCoordinatorNotAvailable = group.ErrNotAvailable
+	ErrNotCoordinator          = group.ErrNotCoordinator
+	ErrGroupGone               = group.ErrGone
+	ErrIllegalGeneration       = group.ErrIllegalGeneration
+	ErrInconsistentProtocol    = group.ErrInconsistentProtocol
+	ErrInvalidGroupID          = group.ErrInvalidGroupID
+	ErrUnknownMember           = group.ErrUnknownMember
+	ErrInvalidSession          = group.ErrInvalidSession
+	ErrRebalanceInProgress     = group.ErrRebalanceInProgress
+	ErrGroupNotEmpty           = group.ErrNotEmpty
+	ErrMemberIDRequired        = group.ErrMemberIDRequired
+	ErrGroupFull               = group.ErrFull
+	ErrFencedInstance          = group.ErrFencedInstance
+	ErrGroupSubscribed         = group.ErrSubscribed
+	ErrGroupTypeConflict       = group.ErrTypeConflict
+	ErrLeaseLost               = group.ErrLeaseLost
+	ErrNoDeadLetter            = group.ErrNoDeadLetter
 )
 
 // OffsetError says which offset was asked for and what there is. It unwraps to

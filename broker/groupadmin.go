@@ -3,9 +3,7 @@ package broker
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -30,29 +28,8 @@ func (b *Broker) deleteGroup(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	_, err = act(ctx, s, id, b.existingGroup(id), func(h *held, now time.Time) (none struct{}, err error) {
-		if h.state(now) != group.Empty {
-			return none, ErrGroupNotEmpty
-		}
-		s.lapse(h, ErrGroupGone)
-		err = s.store.leases(id, false, func(_ string, topic TopicID, partition int32, _ []byte) error {
-			s.change(h, change{group: id, leased: topic, partition: partition})
-			return nil
-		})
-		if err != nil {
-			return none, err
-		}
-		err = s.store.offsets(id, false, func(_, topic string, partition int32, _ *committed) error {
-			s.change(h, change{group: id, topic: topic, partition: partition})
-			return nil
-		})
-		if err == nil {
-			s.change(h, change{group: id})
-			s.take(h, h.Kill(now, ErrGroupGone))
-		}
-		return none, err
-	})
-	return err
+	a, err := s.ask(ctx, func(now time.Time, t group.Token) { s.core.Delete(now, t, id, unknownGroup(id)) })
+	return cmp.Or(err, a.Err)
 }
 
 // existing finds the shard of a group that must exist.
@@ -68,9 +45,6 @@ func (b *Broker) existing(ctx context.Context, id string) (*shard, error) {
 }
 
 func unknownGroup(id string) error { return fmt.Errorf("%w: %q", ErrUnknownGroup, id) }
-
-// existingGroup finds a group whose offsets are looked through.
-func (b *Broker) existingGroup(id string) how { return how{missing: unknownGroup(id), quiet: true} }
 
 // GroupDescription describes a group.
 type GroupDescription struct {
@@ -104,24 +78,21 @@ func (b *Broker) describeGroup(ctx context.Context, id string) (GroupDescription
 	if err != nil {
 		return GroupDescription{}, err
 	}
-	return act(ctx, s, id, how{missing: unknownGroup(id)}, func(h *held, now time.Time) (GroupDescription, error) {
-		return GroupDescription{
-			ID: id, State: h.state(now).String(), ProtocolType: h.ProtocolType(), Protocol: h.Protocol(), Generation: h.Generation(), Members: h.Members(),
-		}, nil
-	})
+	d, err := call[group.Description](ctx, s, func(now time.Time, t group.Token) { s.core.Describe(now, t, id, unknownGroup(id)) })
+	return GroupDescription{
+		ID: d.ID, State: d.State, ProtocolType: d.ProtocolType, Protocol: d.Protocol, Generation: d.Generation, Members: d.Members,
+	}, err
 }
 
 // GroupListing is a group in a list.
-type GroupListing struct {
-	ID, State, ProtocolType string
-}
+type GroupListing = group.Listing
 
 // ListGroups lists the groups that p may describe, by id; with states only those
 // in one of them, whatever the case of its letters.
 func (b *Broker) ListGroups(ctx context.Context, p auth.Principal, states []string) ([]GroupListing, error) {
 	var out []GroupListing
 	for _, s := range b.groups.all() {
-		list, err := s.list(ctx)
+		list, err := call[[]GroupListing](ctx, s, s.core.List)
 		if err != nil {
 			return nil, err
 		}
@@ -134,43 +105,4 @@ func (b *Broker) ListGroups(ctx context.Context, p auth.Principal, states []stri
 	}
 	slices.SortFunc(out, func(x, y GroupListing) int { return cmp.Compare(x.ID, y.ID) })
 	return out, nil
-}
-
-// list is the shard's groups: those in memory and those in the store.
-func (s *shard) list(ctx context.Context) ([]GroupListing, error) {
-	type outcome struct {
-		list []GroupListing
-		err  error
-	}
-	out, err := ask(ctx, s, func(now time.Time, done func(outcome)) {
-		ids := slices.Collect(maps.Keys(s.groups))
-		err := s.store.groups(func(id string) error {
-			ids = append(ids, id)
-			return nil
-		})
-		slices.Sort(ids)
-		var list []GroupListing
-		for _, id := range slices.Compact(ids) {
-			h, failed := s.group(id, false, now)
-			if err = errors.Join(err, failed); err != nil || h == nil {
-				continue
-			}
-			state := h.state(now)
-			if h.ProtocolType() == group.LeaseType && h.leases == nil {
-				var live bool
-				live, failed = s.liveInStore(id, now)
-				err = errors.Join(err, failed)
-				if live {
-					state = group.Stable
-				}
-			}
-			list = append(list, GroupListing{ID: id, State: state.String(), ProtocolType: h.ProtocolType()})
-			s.forget(h)
-		}
-		done(outcome{list, err})
-	})
-	if err != nil {
-		return nil, err
-	}
-	return out.list, out.err
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"leat/auth"
+	"leat/broker/group"
 	"leat/replication/controller"
 	"leat/storage/record"
 )
@@ -40,7 +41,7 @@ func (b *Broker) GroupLag(ctx context.Context, p auth.Principal, id string, topi
 	if err := s.ready(); err != nil {
 		return nil, err
 	}
-	if has, err := s.store.has(id); err != nil || !has {
+	if has, err := s.store.Exists(id); err != nil || !has {
 		return nil, errors.Join(err, unknownGroup(id))
 	}
 	if topics == nil {
@@ -74,8 +75,8 @@ func (b *Broker) GroupLag(ctx context.Context, p auth.Principal, id string, topi
 		}
 		for i, o := range found {
 			committed := int64(-1)
-			if o != nil && o.topic == t.ID {
-				committed = o.offset
+			if o != nil && o.Topic == t.ID {
+				committed = o.Offset
 			}
 			out = append(out, b.lag(t, int32(i), committed))
 		}
@@ -91,9 +92,9 @@ func (b *Broker) begun(p auth.Principal, s *shard, id string) ([]CommittedOffset
 		return nil, err
 	}
 	state := b.proposer.State()
-	err = s.store.leases(id, false, func(_ string, topic TopicID, partition int32, _ []byte) error {
-		if t := state.Topic(topic); t != nil && b.allowed(p, auth.Describe, t.Name) {
-			all = append(all, CommittedOffset{Topic: t.Name, Partition: partition, Offset: -1})
+	err = s.store.leases(id, false, func(_ string, at group.Partition, _ []byte) error {
+		if t := state.Topic(at.Topic); t != nil && b.allowed(p, auth.Describe, t.Name) {
+			all = append(all, CommittedOffset{Topic: t.Name, Partition: at.Number, Offset: -1})
 		}
 		return nil
 	})

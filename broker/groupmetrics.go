@@ -41,51 +41,24 @@ func newGroupMetrics(reg prometheus.Registerer) *groupMetrics {
 	return m
 }
 
-// tally is what the metrics have of a group.
-type tally struct {
-	state      group.State
-	members    int
-	generation int32
-}
-
-// count brings the metrics up to date with a group.
-func (m *groupMetrics) count(h *held) {
-	state, _ := h.State()
-	now := tally{state: state, members: h.Size(), generation: h.Generation()}
-	if now == h.tally {
-		return
+// move brings the metrics from what they show of a shard to what is.
+func (m *groupMetrics) move(was, is *group.ShardStats) {
+	for state, gauge := range m.states {
+		gauge.Add(float64(is.Groups[state] - was.Groups[state]))
 	}
-	m.move(h.tally.state, -1)
-	m.move(now.state, 1)
-	m.members.Add(float64(now.members - h.tally.members))
-	if now.generation > h.tally.generation && now.members > 0 {
-		m.rebalances.Inc()
-	}
-	h.tally = now
-}
-
-// forget takes a group out of the gauges.
-func (m *groupMetrics) forget(h *held) {
-	m.move(h.tally.state, -1)
-	m.members.Sub(float64(h.tally.members))
-	h.tally = tally{generation: h.tally.generation}
-}
-
-func (m *groupMetrics) move(s group.State, by float64) {
-	if g := m.states[s]; g != nil {
-		g.Add(by)
-	}
+	m.members.Add(float64(is.Members - was.Members))
+	m.rebalances.Add(float64(is.Rebalances - was.Rebalances))
 }
 
 // applied counts a round that is in force.
-func (m *groupMetrics) applied(r *round) {
+func (m *groupMetrics) applied(changes []group.Change, began time.Time) {
 	offsets := 0
-	for i := range r.changes {
-		if r.changes[i].offset != nil {
+	for i := range changes {
+		if changes[i].Offset != nil {
 			offsets++
 		}
 	}
 	m.commits.Add(float64(offsets))
-	m.roundChanges.Observe(float64(len(r.changes)))
-	m.roundSeconds.Observe(time.Since(r.began).Seconds())
+	m.roundChanges.Observe(float64(len(changes)))
+	m.roundSeconds.Observe(time.Since(began).Seconds())
 }

@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 
 	"leat/auth"
 	"leat/broker/group"
+	"leat/replication/controller"
 )
 
 // CommitOffset is an offset to commit.
@@ -35,7 +37,7 @@ func (b *Broker) CommitOffsets(ctx context.Context, p auth.Principal, id string,
 	}
 	total := 0
 	for i := range changes {
-		total += changes[i].size()
+		total += changes[i].Size()
 	}
 	if total > maxOperation {
 		return nil, fmt.Errorf("%w: %d bytes, at most %d are allowed", ErrCommitTooLarge, total, maxOperation)
@@ -44,30 +46,22 @@ func (b *Broker) CommitOffsets(ctx context.Context, p auth.Principal, id string,
 	if err != nil {
 		return nil, err
 	}
-	return act(ctx, s, id, how{create: true}, func(h *held, now time.Time) ([]error, error) {
-		if err := h.MayCommit(now, m); err != nil {
-			return nil, err
-		}
-		if h.state(now) != group.Empty && h.leases != nil {
-			return nil, ErrGroupNotEmpty
-		}
-		for _, c := range changes {
-			s.change(h, c)
-			s.leaveLease(h, now, c.offset.topic, c.partition, c.offset.offset)
-		}
-		return errs, nil
-	})
+	a, err := s.ask(ctx, func(now time.Time, t group.Token) { s.core.Commit(now, t, id, m, changes) })
+	if err = cmp.Or(err, a.Err); err != nil {
+		return nil, err
+	}
+	return errs, nil
 }
 
 // planCommit checks each offset and makes changes of those that hold.
-func (b *Broker) planCommit(p auth.Principal, id string, keep int64, offsets []CommitOffset) ([]error, []change) {
+func (b *Broker) planCommit(p auth.Principal, id string, keep int64, offsets []CommitOffset) ([]error, []group.Change) {
 	now, longest := b.opts.Now().UnixMilli(), b.configs().number("offset.metadata.max.bytes")
 	expires := int64(-1)
 	if keep >= 0 {
 		expires = now + keep
 	}
 	errs := make([]error, len(offsets))
-	changes := make([]change, 0, len(offsets))
+	changes := make([]group.Change, 0, len(offsets))
 	for i := range offsets {
 		o := &offsets[i]
 		t, err := b.resolve(p, auth.Read, TopicRef{Name: o.Topic})
@@ -81,8 +75,8 @@ func (b *Broker) planCommit(p auth.Principal, id string, keep int64, offsets []C
 		case o.Offset < 0:
 			errs[i] = fmt.Errorf("%w: offset %d", ErrInvalidRequest, o.Offset)
 		default:
-			changes = append(changes, change{group: id, topic: o.Topic, partition: o.Partition, offset: &committed{
-				topic: t.ID, offset: o.Offset, epoch: o.LeaderEpoch, metadata: o.Metadata, at: now, expires: expires,
+			changes = append(changes, group.Change{Group: id, Topic: o.Topic, Partition: o.Partition, Offset: &group.Offset{
+				Topic: t.ID, Offset: o.Offset, Epoch: o.LeaderEpoch, Metadata: o.Metadata, At: now, Expires: expires,
 			}})
 		}
 	}
@@ -130,7 +124,7 @@ func (b *Broker) FetchOffsets(ctx context.Context, p auth.Principal, id string, 
 		if errors.Is(err, ErrUnknownTopic) || errors.Is(err, ErrInvalidTopic) {
 			err = nil // nothing is committed for it
 		}
-		var found []*committed
+		var found []*group.Offset
 		if s != nil && t != nil {
 			if found, err = s.store.ofTopic(id, q.Topic, q.Partitions); err != nil {
 				return nil, err
@@ -138,8 +132,8 @@ func (b *Broker) FetchOffsets(ctx context.Context, p auth.Principal, id string, 
 		}
 		for i, partition := range q.Partitions {
 			c := CommittedOffset{Topic: q.Topic, Partition: partition, Offset: -1, LeaderEpoch: -1, Err: err}
-			if found != nil && found[i] != nil && found[i].topic == t.ID {
-				c.Offset, c.LeaderEpoch, c.Metadata = found[i].offset, found[i].epoch, found[i].metadata
+			if found != nil && found[i] != nil && found[i].Topic == t.ID {
+				c.Offset, c.LeaderEpoch, c.Metadata = found[i].Offset, found[i].Epoch, found[i].Metadata
 			}
 			out = append(out, c)
 		}
@@ -153,25 +147,15 @@ func (b *Broker) allOffsets(p auth.Principal, s *shard, id string) ([]CommittedO
 	}
 	var out []CommittedOffset
 	state := b.proposer.State()
-	err := s.store.offsets(id, false, func(_, topic string, partition int32, o *committed) error {
-		if t := state.TopicNamed(topic); t == nil || t.ID != o.topic || !b.allowed(p, auth.Describe, topic) {
+	err := s.store.EachOffset(id, func(topic string, partition int32, o *group.Offset) error {
+		if t := state.TopicNamed(topic); t == nil || t.ID != o.Topic || !b.allowed(p, auth.Describe, topic) {
 			return nil
 		}
-		out = append(out, CommittedOffset{Topic: topic, Partition: partition, Offset: o.offset, LeaderEpoch: o.epoch, Metadata: o.metadata})
+		out = append(out, CommittedOffset{Topic: topic, Partition: partition, Offset: o.Offset, LeaderEpoch: o.Epoch, Metadata: o.Metadata})
 		return nil
 	})
 	slices.SortFunc(out, byPartition) // the store's order is that of bytes, almost
 	return out, err
-}
-
-// ready is nil once the shard serves.
-func (s *shard) ready() error {
-	select {
-	case <-s.loaded:
-		return s.failed
-	default:
-		return ErrCoordinatorLoading
-	}
 }
 
 // DeleteOffsets forgets what a group has committed for partitions that none of
@@ -185,23 +169,13 @@ func (b *Broker) DeleteOffsets(ctx context.Context, p auth.Principal, id string,
 	if err != nil {
 		return nil, err
 	}
-	return act(ctx, s, id, b.existingGroup(id), func(h *held, now time.Time) (errs []error, err error) {
-		if h.state(now) != group.Empty && h.ProtocolType() != group.ConsumerType {
-			return nil, ErrGroupNotEmpty
+	of := make([]group.TopicOffsets, len(topics))
+	for i, q := range topics {
+		of[i] = group.TopicOffsets{Name: q.Topic, Partitions: q.Partitions}
+		var t *controller.Topic
+		if t, of[i].Err = b.resolve(p, auth.Read, TopicRef{Name: q.Topic}); t != nil {
+			of[i].ID = t.ID
 		}
-		for _, q := range topics {
-			t, err := b.resolve(p, auth.Read, TopicRef{Name: q.Topic})
-			if err == nil && h.Subscribes(q.Topic) {
-				err = fmt.Errorf("%w: %q", ErrGroupSubscribed, q.Topic)
-			}
-			for _, partition := range q.Partitions {
-				errs = append(errs, err)
-				if err == nil {
-					s.change(h, change{group: id, topic: q.Topic, partition: partition})
-					s.leaveLease(h, now, t.ID, partition, -1)
-				}
-			}
-		}
-		return errs, nil
-	})
+	}
+	return call[[]error](ctx, s, func(now time.Time, t group.Token) { s.core.DeleteOffsets(now, t, id, unknownGroup(id), of) })
 }

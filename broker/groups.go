@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -64,34 +65,24 @@ func (b *Broker) JoinGroup(ctx context.Context, p auth.Principal, id string, r *
 	}
 	var token group.Token
 	known := r.ID
-	reply, err := ask(ctx, s, func(now time.Time, done func(JoinReply)) {
-		h, err := s.group(id, true, now)
-		if err != nil {
-			done(refused(err))
-			return
-		}
-		s.tokens++
-		token = s.tokens
-		s.joins[token] = done
-		s.take(h, h.Join(now, token, r))
-		s.forget(h)
+	a, err := s.ask(ctx, func(now time.Time, t group.Token) {
+		token = t
+		s.core.Join(now, t, id, r)
 	})
 	if err != nil {
 		b.cancel(ctx, s, id, &token)
 		return JoinReply{Err: err, MemberID: known, Generation: -1}
 	}
-	return reply
+	return a.Value.(JoinReply)
 }
 
 // cancel tells a group that a client does not wait any more. token is set by the
 // shard's goroutine before this is looked at there.
 func (b *Broker) cancel(ctx context.Context, s *shard, id string, token *group.Token) {
 	_ = s.submit(context.WithoutCancel(ctx), func(now time.Time) {
-		delete(s.joins, *token)
-		delete(s.syncs, *token)
-		if h := s.groups[id]; h != nil && *token != 0 {
-			s.take(h, h.Cancel(now, *token))
-			s.forget(h)
+		delete(s.waiting, *token)
+		if *token != 0 {
+			s.core.Cancel(now, id, *token)
 		}
 	})
 }
@@ -103,73 +94,15 @@ func (b *Broker) SyncGroup(ctx context.Context, p auth.Principal, id string, r *
 		return SyncReply{Err: err}
 	}
 	var token group.Token
-	reply, err := ask(ctx, s, func(now time.Time, done func(SyncReply)) {
-		h, err := s.group(id, false, now)
-		if err == nil && h == nil {
-			err = ErrUnknownMember
-		}
-		if err != nil {
-			done(SyncReply{Err: err})
-			return
-		}
-		s.tokens++
-		token = s.tokens
-		s.syncs[token] = done
-		s.take(h, h.Sync(now, token, r))
+	a, err := s.ask(ctx, func(now time.Time, t group.Token) {
+		token = t
+		s.core.Sync(now, t, id, r)
 	})
 	if err != nil {
 		b.cancel(ctx, s, id, &token)
 		return SyncReply{Err: err}
 	}
-	return reply
-}
-
-// how says how act finds the group.
-type how struct {
-	create  bool  // make it if it does not exist
-	missing error // what is said otherwise
-	quiet   bool  // wait until the store has all that there is
-}
-
-// act has the shard's goroutine do something to a group, and returns when what
-// that changed is committed.
-func act[T any](ctx context.Context, s *shard, id string, how how, fn func(h *held, now time.Time) (T, error)) (T, error) {
-	type outcome struct {
-		value T
-		err   error
-	}
-	out, err := ask(ctx, s, func(now time.Time, done func(outcome)) {
-		do := func(now time.Time) {
-			s.find(id, how.create, now, func(h *held, now time.Time, err error) {
-				var out outcome
-				if err == nil && h == nil {
-					err = how.missing
-				}
-				if err == nil {
-					out.value, err = fn(h, now)
-				}
-				if err != nil {
-					done(outcome{err: err})
-				} else {
-					s.answer(h, func(err error) { out.err = err; done(out) })
-				}
-				if h != nil {
-					s.schedule(h)
-					s.forget(h)
-				}
-			})
-		}
-		if how.quiet {
-			s.whenQuiet(do)
-		} else {
-			do(now)
-		}
-	})
-	if err != nil {
-		var none T
-		return none, err
-	}
-	return out.value, out.err
+	return a.Value.(SyncReply)
 }
 
 // Heartbeat takes note that a member lives. ErrRebalanceInProgress tells it to
@@ -179,26 +112,17 @@ func (b *Broker) Heartbeat(ctx context.Context, p auth.Principal, id string, m M
 	if err != nil {
 		return err
 	}
-	_, err = act(ctx, s, id, how{missing: ErrUnknownMember}, func(h *held, now time.Time) (struct{}, error) {
-		return struct{}{}, h.Heartbeat(now, m)
-	})
-	return err
+	a, err := s.ask(ctx, func(now time.Time, t group.Token) { s.core.Heartbeat(now, t, id, m) })
+	return cmp.Or(err, a.Err)
 }
 
 // LeaveGroup takes members out, each by itself; static ones by their instance id
 // alone if no member id is given. The error is the group's.
 func (b *Broker) LeaveGroup(ctx context.Context, p auth.Principal, id string, members []MemberRef) ([]error, error) {
-	errs := make([]error, len(members))
+	var errs []error
 	s, err := b.member(ctx, p, id, false)
 	if err == nil {
-		errs, err = act(ctx, s, id, how{missing: ErrUnknownMember}, func(h *held, now time.Time) ([]error, error) {
-			for i, m := range members {
-				var e group.Effects
-				e, errs[i] = h.Leave(now, m)
-				s.take(h, e)
-			}
-			return errs, nil
-		})
+		errs, err = call[[]error](ctx, s, func(now time.Time, t group.Token) { s.core.Leave(now, t, id, members) })
 	}
 	if errors.Is(err, ErrUnknownMember) { // there is no such group, so it has none of them
 		return slices.Repeat([]error{err}, len(members)), nil

@@ -241,8 +241,7 @@ func TestOffsetsCompaction(t *testing.T) {
 	}
 }
 
-// A commit that does not fit one batch is refused whole; a removal of as much is
-// split.
+// A commit that does not fit one batch is refused whole.
 func TestOperationsAreBounded(t *testing.T) {
 	b := groupBroker(t, disk.NewMem())
 	defer func() { _ = b.Close() }()
@@ -258,16 +257,5 @@ func TestOperationsAreBounded(t *testing.T) {
 	}
 	if _, err := b.CommitOffsets(t.Context(), auth.Anonymous, long, nobody, -1, many); !errors.Is(err, ErrCommitTooLarge) {
 		t.Errorf("%v", err)
-	}
-	r := round{changes: make([]change, len(many))}
-	for i := range r.changes {
-		r.changes[i] = change{group: long, topic: "orders"}
-	}
-	if n := r.fit(); n < len(many)-5 || n >= len(many) {
-		t.Errorf("%d of %d changes fit", n, len(many))
-	}
-	r.changes = r.changes[:10]
-	if n := r.fit(); n != 10 {
-		t.Errorf("%d of 10 changes fit", n)
 	}
 }

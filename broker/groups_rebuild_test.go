@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"leat/auth"
+	"leat/broker/group"
 	"leat/storage"
 	"leat/storage/disk"
 	"leat/storage/meta"
@@ -39,7 +40,7 @@ type place3 struct {
 // TestOffsetsRebuild proves that whatever a restart finds in the store, each last
 // committed offset is there, and none of those that were deleted, expired, or
 // went with their topic: the store as it was, behind the log after a power cut,
-// of another topic, ahead of the log, or gone; while the log of the offsets topic
+// of another topic or leader, ahead of the log, or gone; while the log of the offsets topic
 // is compacted, tombstones included. A member is in its generation all along.
 func TestOffsetsRebuild(t *testing.T) {
 	for seed := range uint64(8) {
@@ -149,13 +150,22 @@ func (m *offsetsModel) commit(at place3, keep int64) {
 // inShard calls fn where the shard works.
 func (m *offsetsModel) inShard(fn func(s *shard)) {
 	m.Helper()
-	_, err := ask(m.Context(), m.b.groups.all()[0], func(_ time.Time, done func(bool)) {
-		fn(m.b.groups.all()[0])
-		done(true)
+	s := m.b.groups.all()[0]
+	whereItWorks(m.T, s, func() { fn(s) })
+}
+
+// whereItWorks calls fn in a shard's goroutine.
+func whereItWorks(t *testing.T, s *shard, fn func()) {
+	t.Helper()
+	done := make(chan struct{})
+	err := s.submit(t.Context(), func(time.Time) {
+		defer close(done)
+		fn()
 	})
 	if err != nil {
-		m.Fatal(err)
+		t.Fatal(err)
 	}
+	<-done
 }
 
 // compact compacts the offsets topic as far as it may be.
@@ -189,7 +199,7 @@ func (m *offsetsModel) restart() {
 // spoil leaves the store as it is half of the time.
 func (m *offsetsModel) spoil() {
 	m.Helper()
-	how := m.rng.IntN(6)
+	how := m.rng.IntN(7)
 	if how < 3 {
 		return
 	}
@@ -204,16 +214,18 @@ func (m *offsetsModel) spoil() {
 		m.Fatal(err)
 	}
 	// What must not be taken for committed.
-	wrong := &committed{topic: m.topic, at: m.clock.now().UnixMilli(), expires: -1, offset: 1 << 40}
-	batch.Set(s.offsetKey("wrong", "a", 0), wrong.encode())
+	wrong := &group.Offset{Topic: m.topic, At: m.clock.now().UnixMilli(), Expires: -1, Offset: 1 << 40}
+	batch.Set(s.offsetKey("wrong", "a", 0), encodeOffset(wrong))
 	batch.Set(s.key('N', "wrong"), nil)
 	switch how {
 	case 3: // gone
 		batch.DeleteRange([]byte{meta.PrefixGroups}, []byte{meta.PrefixGroups + 1})
 	case 4: // of another topic
 		batch.Set(s.key('A'), append([]byte{storeFormat, 1}, applied[2:]...))
-	default: // ahead of the log
+	case 5: // ahead of the log
 		batch.Set(s.key('A'), binary.BigEndian.AppendUint64(slices.Clone(applied[:17]), 1<<40))
+	default: // of another leader
+		batch.Set(s.key('A'), binary.BigEndian.AppendUint32(slices.Clone(applied[:25]), 1<<20))
 	}
 	if err := db.Commit(batch); err != nil {
 		m.Fatal(err)
@@ -231,15 +243,15 @@ func (m *offsetsModel) check() {
 		groups[p.group] = true
 	}
 	names := append(slices.Collect(maps.Keys(groups)), "wrong", "g0", "g1", "g2", "g3", "g4")
-	for _, group := range names {
+	for _, id := range names {
 		for _, topic := range modelTopics {
 			for partition := range int32(3) {
-				want, ok := m.want[place3{group, topic, partition}]
+				want, ok := m.want[place3{id, topic, partition}]
 				if !ok {
 					want = -1
 				}
-				if got := fetchOne(m.T, m.b, group, topic, partition); got != want {
-					m.Fatalf("%s has committed %d for %s-%d, want %d", group, got, topic, partition, want)
+				if got := fetchOne(m.T, m.b, id, topic, partition); got != want {
+					m.Fatalf("%s has committed %d for %s-%d, want %d", id, got, topic, partition, want)
 				}
 			}
 		}

@@ -159,8 +159,8 @@ func awaitGroups(t *testing.T, b *Broker) {
 	t.Helper()
 	for _, s := range b.groups.all() {
 		<-s.loaded
-		if s.failed != nil {
-			t.Fatal(s.failed)
+		if err := s.ready(); err != nil {
+			t.Fatal(err)
 		}
 	}
 }

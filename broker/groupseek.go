@@ -47,7 +47,7 @@ func (b *Broker) SeekGroup(ctx context.Context, p auth.Principal, id string, see
 	errs, changes := b.planCommit(p, id, -1, seek.Offsets)
 	total := 0
 	for i := range changes {
-		total += changes[i].size()
+		total += changes[i].Size()
 	}
 	for i, err := range errs {
 		if err != nil {
@@ -64,26 +64,18 @@ func (b *Broker) SeekGroup(ctx context.Context, p auth.Principal, id string, see
 	if err != nil {
 		return nil, err
 	}
-	return act(ctx, s, id, how{create: true, quiet: true}, func(h *held, now time.Time) ([]CommittedOffset, error) {
-		if h.state(now) != group.Empty {
-			return nil, ErrGroupNotEmpty
-		}
-		if err := h.MayCommit(now, MemberRef{Generation: -1}); err != nil {
-			return nil, err
-		}
-		all, err := b.allOffsets(p, s, id)
-		if err == nil && seek.If != nil {
+	var all []CommittedOffset
+	check := func() (err error) {
+		if all, err = b.allOffsets(p, s, id); err == nil && seek.If != nil {
 			err = seek.If(all)
 		}
-		if err != nil {
-			return nil, err
-		}
-		for _, c := range changes {
-			s.change(h, c)
-			s.leaveLease(h, now, c.offset.topic, c.partition, c.offset.offset)
-		}
-		return withOffsets(all, seek.Offsets), nil
-	})
+		return err
+	}
+	a, err := s.ask(ctx, func(now time.Time, t group.Token) { s.core.Seek(now, t, id, check, changes) })
+	if err = cmp.Or(err, a.Err); err != nil {
+		return nil, err
+	}
+	return withOffsets(all, seek.Offsets), nil
 }
 
 // seekNothing is a seek without offsets. It makes no group.

@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -120,7 +121,8 @@ func (a *acking) finish(ctx context.Context, p auth.Principal, s *shard, id stri
 		return a.acks, nil
 	}
 	// What the shard was asked for before is done before this.
-	if _, err := act(ctx, s, id, how{}, func(*held, time.Time) (struct{}, error) { return struct{}{}, nil }); err != nil {
+	asked, err := s.ask(ctx, func(now time.Time, t group.Token) { s.core.Settled(now, t, id) })
+	if err = cmp.Or(err, asked.Err); err != nil {
 		return nil, err
 	}
 	if a.tell(); a.results != nil {

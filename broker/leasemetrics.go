@@ -1,6 +1,10 @@
 package broker
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"leat/broker/group"
+)
 
 // leaseMetrics are the counters of leases. No label names a group or a topic.
 type leaseMetrics struct {
@@ -25,23 +29,9 @@ func newLeaseMetrics(reg prometheus.Registerer) *leaseMetrics {
 	return m
 }
 
-// leaseTally is what the metrics have of the leases of a group.
-type leaseTally struct {
-	live, waiting int
-	expired       int64
-}
-
-// count brings the metrics up to date with a group.
-func (m *leaseMetrics) count(h *held) {
-	now := leaseTally{}
-	if h.leases != nil {
-		now = leaseTally{live: h.leases.Live(), waiting: h.leases.Waiting(), expired: h.leases.Expired()}
-	}
-	was := h.leaseTally
-	h.leaseTally = now
-	m.live.Add(float64(now.live - was.live))
-	m.waiting.Add(float64(now.waiting - was.waiting))
-	if now.expired > was.expired {
-		m.expired.Add(float64(now.expired - was.expired))
-	}
+// move brings the metrics from what they show of a shard to what is.
+func (m *leaseMetrics) move(was, is *group.ShardStats) {
+	m.live.Add(float64(is.Leases - was.Leases))
+	m.waiting.Add(float64(is.Takes - was.Takes))
+	m.expired.Add(float64(is.Expired - was.Expired))
 }

@@ -219,11 +219,8 @@ func (b *Broker) leaseOf(p auth.Principal, lease string) (at group.Partition, n 
 	return at, n, t, err
 }
 
-// leaseStep is a step of the state machine about one lease.
-type leaseStep func(l *group.Leases, now time.Time) (group.LeaseInfo, group.LeaseEffects, error)
-
 // do takes a step and returns when what it changed is committed.
-func (c *leaseCall) do(ctx context.Context, step leaseStep) (LeaseState, error) {
+func (c *leaseCall) do(ctx context.Context, step group.LeaseStep) (LeaseState, error) {
 	i, err := c.step(ctx, step)
 	if err != nil {
 		return LeaseState{}, err
@@ -231,19 +228,12 @@ func (c *leaseCall) do(ctx context.Context, step leaseStep) (LeaseState, error) 
 	return leaseState(c.topic.Name, &i), nil
 }
 
-func (c *leaseCall) step(ctx context.Context, step leaseStep) (group.LeaseInfo, error) {
-	s := c.shard
-	return act(ctx, s, c.group, how{missing: ErrLeaseLost}, func(h *held, now time.Time) (group.LeaseInfo, error) {
-		if h.leases == nil { // a group with members, or of offsets alone
-			return group.LeaseInfo{}, ErrLeaseLost
-		}
-		i, e, err := step(h.leases, now)
-		s.lease(h, e)
-		if errors.Is(err, ErrLeaseLost) {
-			s.broker.metrics.leases.lost.Inc()
-		}
-		return i, leaseError(err)
-	})
+func (c *leaseCall) step(ctx context.Context, step group.LeaseStep) (group.LeaseInfo, error) {
+	i, err := call[group.LeaseInfo](ctx, c.shard, func(now time.Time, t group.Token) { c.shard.core.Lease(now, t, c.group, step) })
+	if errors.Is(err, ErrLeaseLost) {
+		c.shard.broker.metrics.leases.lost.Inc()
+	}
+	return i, leaseError(err)
 }
 
 func leaseState(topic string, i *group.LeaseInfo) LeaseState {
@@ -349,13 +339,7 @@ func (b *Broker) GroupLeases(ctx context.Context, p auth.Principal, id string) (
 	if err != nil {
 		return nil, err
 	}
-	infos, err := act(ctx, s, id, how{missing: unknownGroup(id)}, func(h *held, now time.Time) ([]group.LeaseInfo, error) {
-		if h.leases == nil {
-			return nil, nil
-		}
-		s.lease(h, h.leases.Tick(now))
-		return h.leases.List(), nil
-	})
+	infos, err := call[[]group.LeaseInfo](ctx, s, func(now time.Time, t group.Token) { s.core.ListLeases(now, t, id, unknownGroup(id)) })
 	var out []LeaseState
 	state := b.proposer.State()
 	for i := range infos {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"leat/auth"
+	"leat/broker/group"
 	"leat/storage/disk"
 	"leat/storage/record"
 )
@@ -110,7 +111,7 @@ func TestGroupTypes(t *testing.T) {
 func leaseRecords(t *testing.T, b *Broker) (n int) {
 	t.Helper()
 	for _, s := range b.groups.all() {
-		if err := s.store.leases("", true, func(string, TopicID, int32, []byte) error { n++; return nil }); err != nil {
+		if err := s.store.leases("", true, func(string, group.Partition, []byte) error { n++; return nil }); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -186,7 +186,7 @@ func TestLeasesWait(t *testing.T) {
 	}
 }
 
-// awaitParked returns once so many takes wait in a group.
+// awaitParked returns once so many takes wait in the shard of a group.
 func awaitParked(t *testing.T, b *Broker, id string, want int) {
 	t.Helper()
 	for {
@@ -194,16 +194,8 @@ func awaitParked(t *testing.T, b *Broker, id string, want int) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		n, err := ask(t.Context(), s, func(_ time.Time, done func(int)) {
-			if h := s.groups[id]; h != nil && h.leases != nil {
-				done(h.leases.Waiting())
-				return
-			}
-			done(0)
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		n := 0
+		whereItWorks(t, s, func() { n = s.core.Stats().Takes })
 		if n == want {
 			return
 		}

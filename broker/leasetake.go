@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -30,7 +31,7 @@ type taking struct {
 // take returns leases, none if there was nothing; waiting ends the wait for
 // something.
 func (t *taking) take(ctx, waiting context.Context) ([]Lease, error) {
-	h, err := t.reserve(waiting)
+	a, err := t.reserve(waiting)
 	if err != nil {
 		over := errors.Is(err, ErrTimedOut) && ctx.Err() == nil && t.broker.done.Err() == nil
 		trouble := t.cancel(ctx, over)
@@ -40,14 +41,15 @@ func (t *taking) take(ctx, waiting context.Context) ([]Lease, error) {
 		}
 		return nil, err
 	}
-	if h.Err != nil || len(h.Reservations) == 0 {
+	reservations, _ := a.Value.([]group.Reservation)
+	if a.Err != nil || len(reservations) == 0 {
 		t.over = true
-		if errors.Is(h.Err, ErrGroupGone) {
+		if errors.Is(a.Err, ErrGroupGone) {
 			return nil, nil // it was deleted, and is made again by the next take
 		}
-		return nil, leaseError(h.Err)
+		return nil, leaseError(a.Err)
 	}
-	reads := t.read(ctx, h.Reservations)
+	reads := t.read(ctx, reservations)
 	leases, err := t.grant(ctx, reads)
 	for i := range reads {
 		reads[i].release()
@@ -56,74 +58,30 @@ func (t *taking) take(ctx, waiting context.Context) ([]Lease, error) {
 }
 
 // reserve asks for partitions, and waits for them.
-func (t *taking) reserve(ctx context.Context) (group.Handout, error) {
-	return ask(ctx, t.shard, func(now time.Time, done func(group.Handout)) {
-		s := t.shard
-		h, err := s.group(t.id, true, now)
-		if err == nil {
-			if state, _ := h.State(); state != group.Empty {
-				err = ErrGroupTypeConflict
-			}
+func (t *taking) reserve(ctx context.Context) (group.Answer, error) {
+	s := t.shard
+	return s.ask(ctx, func(now time.Time, token group.Token) {
+		t.token = token
+		q := &group.LeaseTake{
+			Request: t.request(), Acks: t.acks.due(), NoWait: t.req.Wait <= 0, Touch: min(touchLeases, s.broker.retention()/4),
 		}
-		if err != nil {
-			done(group.Handout{Err: err})
-			return
+		if len(q.Acks) > 0 {
+			s.acking[token] = t.acks
 		}
-		s.withLeases(h, now, func(h *held, now time.Time, err error) {
-			if err == nil {
-				err = t.park(h, now, done)
-			}
-			if err != nil {
-				done(group.Handout{Err: err})
-			}
-		})
+		s.core.Take(now, token, t.id, q)
 	})
 }
 
 // touchLeases is how long a group of leases may be older than it says.
 const touchLeases = time.Hour
 
-// park has the take wait in its group.
-func (t *taking) park(h *held, now time.Time, done func(group.Handout)) error {
-	s := t.shard
-	e, err := h.Lease(now, min(touchLeases, millis(s.retention())/4))
-	if err != nil {
-		return err
-	}
-	s.take(h, e)
-	s.tokens++
-	t.token = s.tokens
-	r := t.request(h.leases)
-	s.takes[t.token] = done
-	s.lease(h, h.leases.Know(now, r))
-	s.collect() // what is there is told at once
-	results, taken := h.leases.AckAndTake(now, t.token, r, t.acks.due())
-	if len(results) > 0 {
-		t.acks.results = results
-	}
-	s.lease(h, taken)
-	if s.takes[t.token] == nil || t.req.Wait > 0 {
-		return nil
-	}
-	delete(s.takes, t.token)
-	s.lease(h, h.leases.Cancel(now, t.token))
-	trouble := h.leases.Trouble(r.Topics)
-	s.answer(h, func(err error) {
-		if err == nil {
-			err = trouble
-		}
-		done(group.Handout{Err: err})
-	})
-	return nil
-}
-
-func (t *taking) request(l *group.Leases) *group.TakeRequest {
+func (t *taking) request() *group.TakeRequest {
 	r := &group.TakeRequest{MaxPartitions: min(t.req.MaxPartitions, t.req.MaxRecords), LeaseTerms: group.LeaseTerms{
 		Duration: t.req.Lease, MaxDeliveries: int32(t.req.MaxDeliveries), DeadLetter: t.req.DeadLetter,
 	}}
 	for _, topic := range t.topics {
 		in := group.TakeTopic{ID: topic.ID, Partitions: int32(len(topic.Partitions))}
-		if t.req.From == FromLatest && !l.Knows(topic.ID) {
+		if t.req.From == FromLatest {
 			in.Ends = make([]int64, in.Partitions)
 			for i := range in.Ends {
 				if p := t.broker.served(storage.ID{Topic: topic.ID, Partition: int32(i)}); p != nil {
@@ -143,32 +101,25 @@ func (b *Broker) served(id storage.ID) *partition {
 	return b.mu.parts[id]
 }
 
-// cancel tells the group that nobody waits any more, and with ask why partitions
+// cancel tells the group that nobody waits any more, and with asked why partitions
 // cannot be read.
 func (t *taking) cancel(ctx context.Context, asked bool) error {
 	s := t.shard
-	fn := func(now time.Time) (trouble error) {
-		delete(s.takes, t.token)
-		if h := s.groups[t.id]; h != nil && h.leases != nil && t.token != 0 {
-			s.lease(h, h.leases.Cancel(now, t.token))
-			for _, topic := range t.topics {
-				if trouble == nil {
-					trouble = h.leases.Trouble([]group.TakeTopic{{ID: topic.ID}})
-				}
-			}
-			s.forget(h)
+	op := func(now time.Time, token group.Token) {
+		delete(s.waiting, t.token)
+		delete(s.acking, t.token)
+		topics := make([][16]byte, len(t.topics))
+		for i := range topics {
+			topics[i] = t.topics[i].ID
 		}
-		return trouble
+		s.core.CancelTake(now, token, t.id, t.token, topics)
 	}
 	if !asked {
-		_ = s.submit(context.WithoutCancel(ctx), func(now time.Time) { _ = fn(now) })
+		_ = s.submit(context.WithoutCancel(ctx), func(now time.Time) { op(now, 0) })
 		return nil
 	}
-	trouble, err := ask(ctx, s, func(now time.Time, done func(error)) { done(fn(now)) })
-	if err != nil {
-		return err
-	}
-	return trouble
+	a, err := s.ask(ctx, op)
+	return cmp.Or(err, a.Err)
 }
 
 // grant has leased what was read, and returns when that is committed.
@@ -180,31 +131,19 @@ func (t *taking) grant(ctx context.Context, reads []leaseRead) ([]Lease, error) 
 		}
 		in[i] = reads[i].Read
 	}
-	type granted struct {
-		infos []group.LeaseInfo
-		err   error
-	}
 	s := t.shard
-	out, err := ask(ctx, s, func(now time.Time, done func(granted)) {
-		h := s.groups[t.id]
-		if h == nil || h.leases == nil {
-			done(granted{})
-			return
-		}
-		infos, e := h.leases.Grant(now, t.token, in)
-		s.lease(h, e)
-		s.answer(h, func(err error) { done(granted{infos, err}) })
-	})
+	a, err := s.ask(ctx, func(now time.Time, token group.Token) { s.core.Grant(now, token, t.id, t.token, in) })
 	if err != nil {
 		t.giveBack(ctx, in)
 		return nil, err
 	}
-	if out.err != nil || len(out.infos) == 0 {
-		return nil, out.err
+	infos, _ := a.Value.([]group.LeaseInfo)
+	if a.Err != nil || len(infos) == 0 {
+		return nil, a.Err
 	}
-	leases := make([]Lease, 0, len(out.infos))
-	for i := range out.infos {
-		leases = append(leases, t.lease(&out.infos[i], reads))
+	leases := make([]Lease, 0, len(infos))
+	for i := range infos {
+		leases = append(leases, t.lease(&infos[i], reads))
 	}
 	t.broker.metrics.leases.taken.Add(float64(len(leases)))
 	return leases, nil
@@ -212,18 +151,7 @@ func (t *taking) grant(ctx context.Context, reads []leaseRead) ([]Lease, error) 
 
 // giveBack undoes leases that nobody will be told of.
 func (t *taking) giveBack(ctx context.Context, reads []group.Read) {
-	s := t.shard
-	_ = s.submit(context.WithoutCancel(ctx), func(now time.Time) {
-		h := s.groups[t.id]
-		if h == nil || h.leases == nil {
-			return
-		}
-		s.lease(h, h.leases.Cancel(now, t.token))
-		for i := range reads {
-			s.lease(h, h.leases.Return(now, reads[i].At, reads[i].Nonce))
-		}
-		s.forget(h)
-	})
+	_ = t.shard.submit(context.WithoutCancel(ctx), func(now time.Time) { t.shard.core.GiveBack(now, t.id, t.token, reads) })
 }
 
 // lease is a lease with the records that were read for it.

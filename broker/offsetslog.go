@@ -43,93 +43,48 @@ func offsetsPartition(group string, partitions int32) int32 {
 	return h & 0x7fffffff % partitions
 }
 
-// change is one record of the offsets topic: what was committed for a partition
-// of a topic; or, with a topic's id, the lease of a partition; or, with neither,
-// who is in the group. nil removes it.
-type change struct {
-	group     string
-	topic     string
-	leased    TopicID
-	partition int32
-	offset    *committed
-	lease     *group.LeaseRecord
-	members   *group.Record
-}
-
-// ofGroup says that the change is of the group itself.
-func (c *change) ofGroup() bool { return c.topic == "" && c.leased == TopicID{} }
-
-// committed is an offset as it was committed.
-type committed struct {
-	topic    TopicID
-	offset   int64
-	epoch    int32 // of the leader, -1 if the client did not say
-	metadata string
-	at       int64 // wall clock, ms
-	acked    group.Nonce
-	expires  int64 // wall clock, ms; -1 for the server's rules
-}
-
-// size is about what the change adds to the log.
-func (c *change) size() int {
-	n := len(c.group) + len(c.topic) + 100
-	if c.offset != nil {
-		n += len(c.offset.metadata)
+// encodeKey makes the key of the record of a change.
+func encodeKey(c *group.Change) []byte {
+	if c.Leased != (TopicID{}) {
+		return encodeLeaseKey(c.Group, c.Leased, c.Partition)
 	}
-	if c.lease != nil {
-		n += leaseSize + len(c.lease.DeadLetter)
-	}
-	if c.members != nil {
-		for i := range c.members.Members {
-			m := &c.members.Members[i]
-			n += len(m.ID) + len(m.ClientID) + len(m.Metadata) + len(m.Assignment) + 100
-		}
-	}
-	return n
-}
-
-// key is the record's key.
-func (c *change) key() []byte {
-	if !c.leased.IsZero() {
-		return encodeLeaseKey(c.group, c.leased, c.partition)
-	}
-	if c.topic == "" {
-		k := kmsg.GroupMetadataKey{Version: groupKeyVersion, Group: c.group}
+	if c.Topic == "" {
+		k := kmsg.GroupMetadataKey{Version: groupKeyVersion, Group: c.Group}
 		return k.AppendTo(nil)
 	}
-	k := kmsg.OffsetCommitKey{Version: offsetKeyVersion, Group: c.group, Topic: c.topic, Partition: c.partition}
+	k := kmsg.OffsetCommitKey{Version: offsetKeyVersion, Group: c.Group, Topic: c.Topic, Partition: c.Partition}
 	return k.AppendTo(nil)
 }
 
-// value is the record's value; nil is a tombstone.
-func (c *change) value() []byte {
+// encodeValue makes its value; nil is a tombstone.
+func encodeValue(c *group.Change) []byte {
 	switch {
-	case c.offset != nil:
-		return c.offset.encode()
-	case c.members != nil:
-		return encodeMembers(c.members)
-	case c.lease != nil:
-		return encodeLease(c.lease)
+	case c.Offset != nil:
+		return encodeOffset(c.Offset)
+	case c.Members != nil:
+		return encodeMembers(c.Members)
+	case c.Lease != nil:
+		return encodeLease(c.Lease)
 	default:
 		return nil
 	}
 }
 
-func (o *committed) encode() []byte {
+func encodeOffset(o *group.Offset) []byte {
 	v := kmsg.OffsetCommitValue{
-		Version: offsetValueVersion, Offset: o.offset, LeaderEpoch: o.epoch, Metadata: o.metadata,
-		CommitTimestamp: o.at, TopicID: o.topic,
+		Version: offsetValueVersion, Offset: o.Offset, LeaderEpoch: o.Epoch, Metadata: o.Metadata,
+		CommitTimestamp: o.At, TopicID: o.Topic,
 	}
-	if o.expires >= 0 {
-		v.UnknownTags.Set(expiryTag, binary.BigEndian.AppendUint64(nil, uint64(o.expires)))
+	if o.Expires >= 0 {
+		v.UnknownTags.Set(expiryTag, binary.BigEndian.AppendUint64(nil, uint64(o.Expires)))
 	}
-	if o.acked != (group.Nonce{}) {
-		v.UnknownTags.Set(ackedTag, o.acked[:])
+	if o.Acked != (group.Nonce{}) {
+		v.UnknownTags.Set(ackedTag, o.Acked[:])
 	}
 	return v.AppendTo(nil)
 }
 
-func decodeOffset(p []byte) (*committed, error) {
+func decodeOffset(p []byte) (*group.Offset, error) {
 	v := kmsg.OffsetCommitValue{LeaderEpoch: -1, ExpireTimestamp: -1}
 	if err := v.ReadFrom(p); err != nil {
 		return nil, fmt.Errorf("committed offset: %w", err)
@@ -143,8 +98,8 @@ func decodeOffset(p []byte) (*committed, error) {
 			acked = group.Nonce(value)
 		}
 	})
-	return &committed{
-		topic: v.TopicID, offset: v.Offset, epoch: v.LeaderEpoch, metadata: v.Metadata, at: v.CommitTimestamp, acked: acked, expires: v.ExpireTimestamp,
+	return &group.Offset{
+		Topic: v.TopicID, Offset: v.Offset, Epoch: v.LeaderEpoch, Metadata: v.Metadata, At: v.CommitTimestamp, Acked: acked, Expires: v.ExpireTimestamp,
 	}, nil
 }
 
@@ -207,7 +162,7 @@ func decodeMembers(p []byte) (*group.Record, error) {
 var errForeignRecord = errors.New("record of an unknown kind")
 
 // decodeChange reads a record of the offsets topic.
-func decodeChange(key, value []byte) (c change, err error) {
+func decodeChange(key, value []byte) (c group.Change, err error) {
 	if len(key) < 2 {
 		return c, errForeignRecord
 	}
@@ -217,9 +172,9 @@ func decodeChange(key, value []byte) (c change, err error) {
 		if err := k.ReadFrom(key); err != nil {
 			return c, fmt.Errorf("key of a committed offset: %w", err)
 		}
-		c = change{group: k.Group, topic: k.Topic, partition: k.Partition}
+		c = group.Change{Group: k.Group, Topic: k.Topic, Partition: k.Partition}
 		if value != nil {
-			c.offset, err = decodeOffset(value)
+			c.Offset, err = decodeOffset(value)
 		}
 		return c, err
 	case groupKeyVersion:
@@ -227,14 +182,14 @@ func decodeChange(key, value []byte) (c change, err error) {
 		if err := k.ReadFrom(key); err != nil {
 			return c, fmt.Errorf("key of a group: %w", err)
 		}
-		c.group = k.Group
+		c.Group = k.Group
 		if value != nil {
-			c.members, err = decodeMembers(value)
+			c.Members, err = decodeMembers(value)
 		}
 		return c, err
 	case leaseKeyVersion:
-		if c.group, c.leased, c.partition, err = decodeLeaseKey(key); err == nil && value != nil {
-			c.lease, err = decodeLease(value)
+		if c.Group, c.Leased, c.Partition, err = decodeLeaseKey(key); err == nil && value != nil {
+			c.Lease, err = decodeLease(value)
 		}
 		return c, err
 	default:

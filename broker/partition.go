@@ -283,3 +283,10 @@ func (p *partition) leaderEpoch() int32 {
 	defer p.mu.Unlock()
 	return p.mu.replica.LeaderEpoch()
 }
+
+// office is the leader epoch, and whether this node leads in it.
+func (p *partition) office() (epoch int32, leads bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.mu.replica.LeaderEpoch(), p.mu.replica.Role() == replication.Leader
+}

@@ -1,13 +1,14 @@
 package broker
 
 import (
-	"container/heap"
 	"context"
+	"fmt"
 	"log/slog"
 	"sync/atomic"
 	"time"
 
 	"leat/broker/group"
+	"leat/replication/controller"
 	"leat/storage"
 	"leat/storage/record"
 )
@@ -30,69 +31,45 @@ const (
 	maxOperation = offsetsBatch / 2
 )
 
-// shard is the coordinator of the groups of one partition of the offsets topic:
-// one goroutine, so that all that happens to a group happens in one order. What
-// requests change is gathered into rounds; a round is one batch of the log, and
-// its answers go out when the batch is committed and the store has it.
+// shard runs a group.Shard, which coordinates the groups of one partition of the
+// offsets topic: one goroutine, so that all that happens to a group happens in one
+// order. It brings the requests and the news, and does what the core asks for.
 type shard struct {
 	broker *Broker
 	id     storage.ID
 	part   *partition // set by run
 	store  *offsetStore
+	core   *group.Shard // set by run
 	config *group.Config
 	log    *slog.Logger
 
 	requests chan func(now time.Time)
-	// loaded is closed once the shard serves; failed is then why it does not.
+	// loaded is closed once the shard has served, or will not; serves is nil while
+	// it does, and else why not.
 	loaded chan struct{}
-	failed error
+	serves atomic.Pointer[error]
 	// synced is the offset up to which the store is durable: compaction keeps
 	// what is behind it.
 	synced atomic.Int64
 
 	// The rest is of the shard's goroutine.
-	groups map[string]*held
-	timers timers
-	tokens group.Token
-	joins  map[group.Token]func(group.JoinReply)
-	takes  map[group.Token]func(group.Handout)
-	syncs  map[group.Token]func(group.SyncReply)
-
-	filling round   // not appended yet
-	rounds  []round // appended, oldest first
-	settled int64   // the offset up to which the store has the log
-	quiet   []func(now time.Time)
+	tokens  group.Token
+	waiting map[group.Token]func(group.Answer)
+	acking  map[group.Token]*acking // of takes that have brought acks
 	builder record.Builder
-	lazy    bool // the store has changes that are not durable
-	full    bool // the store has no room for the oldest round
+	began   map[int64]time.Time // when what ends at an offset was appended
+	lazy    bool                // the store has changes that are not durable
+	full    bool                // that the store has no room was told
+	shown   group.ShardStats    // in the metrics
 	wake    *sleeper
 	place   place
 	parked  bool
+	target  int64 // that the place is parked for
 	// watches are the partitions in which leased groups look for records, by the
 	// index of their places; that of the shard's own is 0.
 	watches   map[int32]*watch
+	watching  map[string]map[group.Partition]*watch // by group
 	lastWatch int32
-}
-
-// held is a group in memory: one that has members or leases, or whose newest
-// change is on its way.
-type held struct {
-	*group.Group
-	// end is the offset after its newest record in the log, as far as it was
-	// appended since the group came into memory.
-	end int64
-	// changed says that the round being filled has a record of it.
-	changed bool
-
-	// leases are those of a group of them, nil until they are needed.
-	leases  *group.Leases
-	watches map[group.Partition]*watch
-	arrived []group.Partition // that places have told of, while they are collected
-
-	due        time.Time
-	index      int // in timers, -1 for none
-	tally      tally
-	leaseTally leaseTally
 }
 
 // newShard makes the coordinator of a partition. run must be called.
@@ -101,23 +78,37 @@ func (b *Broker) newShard(id storage.ID, cfg *group.Config) *shard {
 		broker: b, id: id, store: newOffsetStore(b.db, id.Topic, id.Partition), config: cfg,
 		log:      b.log.With(slog.Int("offsets_partition", int(id.Partition))),
 		requests: make(chan func(time.Time), shardQueue), loaded: make(chan struct{}),
-		groups: map[string]*held{}, joins: map[group.Token]func(group.JoinReply){}, syncs: map[group.Token]func(group.SyncReply){},
-		takes: map[group.Token]func(group.Handout){}, watches: map[int32]*watch{}, wake: newSleeper(),
+		waiting: map[group.Token]func(group.Answer){}, acking: map[group.Token]*acking{}, began: map[int64]time.Time{},
+		watches: map[int32]*watch{}, watching: map[string]map[group.Partition]*watch{}, wake: newSleeper(),
 	}
 	s.place.Waiter = &s.wake.waiter
+	s.say(ErrCoordinatorLoading)
 	return s
+}
+
+// say tells callers whether the shard serves.
+func (s *shard) say(err error) { s.serves.Store(&err) }
+
+// ready is nil while the shard serves. A leader that does not know it yet that
+// there is another must not tell of what that has changed.
+func (s *shard) ready() error {
+	if err := *s.serves.Load(); err != nil {
+		return err
+	}
+	if s.part.calm.Load() >= 0 {
+		return nil
+	}
+	if err := s.part.readable(-1); err != nil {
+		return fmt.Errorf("%w: %v", ErrNotCoordinator, err) //nolint:errorlint // the cause must not decide the code
+	}
+	return nil
 }
 
 // submit has fn called by the shard's goroutine; the error is why it never will
 // be.
 func (s *shard) submit(ctx context.Context, fn func(now time.Time)) error {
-	select {
-	case <-s.loaded:
-		if s.failed != nil {
-			return s.failed
-		}
-	default:
-		return ErrCoordinatorLoading
+	if err := s.ready(); err != nil {
+		return err
 	}
 	select {
 	case s.requests <- fn:
@@ -129,29 +120,57 @@ func (s *shard) submit(ctx context.Context, fn func(now time.Time)) error {
 	}
 }
 
+// ask has an operation of the core begun, and waits for its answer. The error is
+// why there is none: what becomes of the operation is not known then.
+func (s *shard) ask(ctx context.Context, op func(now time.Time, t group.Token)) (group.Answer, error) {
+	answered := make(chan group.Answer, 1)
+	err := s.submit(ctx, func(now time.Time) {
+		s.tokens++
+		s.waiting[s.tokens] = func(a group.Answer) { answered <- a }
+		op(now, s.tokens)
+	})
+	if err != nil {
+		return group.Answer{}, err
+	}
+	select {
+	case a := <-answered:
+		return a, nil
+	case <-ctx.Done():
+		return group.Answer{}, context.Cause(ctx)
+	case <-s.broker.done.Done():
+		return group.Answer{}, ErrShuttingDown
+	}
+}
+
+// call is ask for an operation whose value is a T.
+func call[T any](ctx context.Context, s *shard, op func(now time.Time, t group.Token)) (value T, err error) {
+	a, err := s.ask(ctx, op)
+	if err != nil {
+		return value, err
+	}
+	value, _ = a.Value.(T)
+	return value, a.Err
+}
+
 // run serves until the broker closes.
 func (s *shard) run() {
-	err := s.load()
-	if err != nil {
-		s.failed = notAvailable(err)
-	}
-	close(s.loaded)
-	if err != nil {
-		if s.broker.done.Err() == nil {
-			s.log.Error("groups of a partition are not served", slog.Any("err", err))
-		}
+	if err := s.open(); err != nil {
+		s.say(notAvailable(err))
+		close(s.loaded)
+		s.notServed(err)
 		return
 	}
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	sync := time.NewTicker(storeSync)
 	defer sync.Stop()
+	s.work()
 	for {
 		for !s.wake.arm() {
 			s.work()
 		}
 		requests, due := s.requests, s.untilDue()
-		if s.held() {
+		if s.core.Busy() {
 			// Nothing is due meanwhile: the heartbeat may be among those that wait.
 			requests, due = nil, time.Hour
 		}
@@ -166,44 +185,48 @@ func (s *shard) run() {
 		case <-timer.C:
 			s.serveThenTick()
 		case <-sync.C:
+			s.core.Retry()
 			s.syncStore()
 		}
 		s.work()
 	}
 }
 
-// work gets on with what was asked for and with what was told.
-func (s *shard) work() {
-	s.settle()
-	s.append()
-	s.settle()
-	s.beQuiet()
+func (s *shard) notServed(err error) {
+	if s.broker.done.Err() == nil {
+		s.log.Error("groups of a partition are not served", slog.Any("err", err))
+	}
 }
 
-// held says that requests must wait, for the disk as a rule.
-func (s *shard) held() bool { return len(s.rounds) >= maxRounds || len(s.quiet) > 0 }
-
 // serveThenTick does what is due, but not before those are served that came in
-// time and waited: a slow coordinator is no reason to lose a member.
+// time and wait.
 func (s *shard) serveThenTick() {
 	select {
 	case fn := <-s.requests:
 		s.gather(fn)
 	default:
 	}
-	if len(s.requests) == 0 && !s.held() {
-		s.tick()
+	if len(s.requests) == 0 && !s.core.Busy() {
+		s.core.Tick(s.now())
 	}
 }
 
 // now is the broker's clock.
 func (s *shard) now() time.Time { return s.broker.opts.Now() }
 
+func (s *shard) untilDue() time.Duration {
+	due, ok := s.core.Deadline()
+	if !ok {
+		return time.Hour
+	}
+	return max(due.Sub(s.now()), 0)
+}
+
 // gather serves fn and those that wait behind it, as many as a round takes.
 func (s *shard) gather(fn func(now time.Time)) {
 	for served := 1; ; served++ {
 		fn(s.now()) // the answers of others may be out, and what they made of them is asked here
-		if served == shardQueue || s.filling.bytes >= roundBytes || len(s.quiet) > 0 {
+		if served == shardQueue || s.core.Gathered() >= roundBytes || s.core.Busy() {
 			return
 		}
 		select {
@@ -214,108 +237,56 @@ func (s *shard) gather(fn func(now time.Time)) {
 	}
 }
 
-// whenQuiet has fn called once nothing is on its way, so that the store has all
-// that there is.
-func (s *shard) whenQuiet(fn func(now time.Time)) { s.quiet = append(s.quiet, fn) }
-
-func (s *shard) beQuiet() {
-	for len(s.quiet) > 0 && len(s.rounds) == 0 && len(s.filling.changes) == 0 {
-		fn := s.quiet[0]
-		s.quiet = s.quiet[1:]
-		fn(s.now())
-		s.append()
-		s.settle()
+// open makes the core of what the store and the log have.
+func (s *shard) open() error {
+	t := s.broker.proposer.State().Topic(s.id.Topic)
+	if t == nil {
+		return ErrUnknownTopicID
 	}
-}
-
-// group finds a group, from the store if need be; nil if there is none and it is
-// not to be made.
-func (s *shard) group(id string, create bool, now time.Time) (*held, error) {
-	if h := s.groups[id]; h != nil {
-		return h, nil
-	}
-	v, err := s.store.members(id)
+	part, err := s.broker.partition(t, s.id.Partition)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	h := &held{index: -1}
-	switch {
-	case v != nil:
-		r, err := decodeMembers(v)
-		if err != nil {
-			return nil, err
-		}
-		h.Group = group.Restore(id, s.config, r, now)
-	case create:
-		h.Group = group.New(id, s.config, now)
-	default:
-		has, err := s.store.has(id)
-		if err != nil || !has {
-			return nil, err
-		}
-		h.Group = group.New(id, s.config, now)
+	applied, err := s.store.applied()
+	if err != nil {
+		return err
 	}
-	s.keep(h)
-	return h, nil
+	s.part = part
+	s.synced.Store(applied.Next)
+	s.core = group.NewShard(group.ShardOptions{
+		Groups: s.config, Leases: leaseConfig, MaxRounds: maxRounds, MaxBatch: maxOperation,
+		View: s.store, Topics: topicsNow{s.broker.proposer}, Applied: applied,
+	})
+	return s.core.Check(s.now(), logOf{part.log})
 }
 
-// keep takes a group into memory.
-func (s *shard) keep(h *held) {
-	h.tally.generation = h.Generation()
-	s.groups[h.ID()] = h
-	s.schedule(h)
+// logOf is the log of a partition for the core.
+type logOf struct{ *storage.Log }
+
+// Bounds are the log's first offset and the one after its last.
+func (l logOf) Bounds() (start, end int64) {
+	o := l.Offsets()
+	return o.Start, o.End
 }
 
-// forget lets a group go that is in the store as it is.
-func (s *shard) forget(h *held) {
-	unused := h.Idle() && (h.leases == nil || h.leases.Idle(s.now()))
-	if unused && !h.changed && h.end <= s.settled && s.groups[h.ID()] == h {
-		s.drop(h)
+// EpochEnd is storage's, for a log that has all its records.
+func (l logOf) EpochEnd(epoch int32) (found int32, end int64, err error) {
+	if l.Fenced() {
+		return -1, -1, group.ErrDamagedLog
 	}
+	return l.Log.EpochEnd(epoch)
 }
 
-// drop takes a group out of memory.
-func (s *shard) drop(h *held) {
-	s.broker.metrics.groups.forget(h)
-	s.unwatch(h)
-	h.leases = nil
-	s.broker.metrics.leases.count(h)
-	delete(s.groups, h.ID())
-	if h.index >= 0 {
-		heap.Remove(&s.timers, h.index)
-	}
-}
+// topicsNow is what the metadata say of topics at the moment.
+type topicsNow struct{ proposer controller.Proposer }
 
-// take does what a step of a group asks for.
-func (s *shard) take(h *held, e group.Effects) {
-	if e.Record != nil {
-		s.change(h, change{group: h.ID(), members: e.Record})
+// Topic is a topic's name and how many partitions it has.
+func (t topicsNow) Topic(id [16]byte) (name string, partitions int32, ok bool) {
+	topic := t.proposer.State().Topic(id)
+	if topic == nil {
+		return "", 0, false
 	}
-	for _, r := range e.Joins {
-		reply := s.joins[r.Token]
-		delete(s.joins, r.Token)
-		if reply != nil {
-			s.answer(h, func(err error) {
-				if err != nil {
-					r = group.JoinReply{Err: err, MemberID: r.MemberID, Generation: -1}
-				}
-				reply(r)
-			})
-		}
-	}
-	for _, r := range e.Syncs {
-		reply := s.syncs[r.Token]
-		delete(s.syncs, r.Token)
-		if reply != nil {
-			s.answer(h, func(err error) {
-				if err != nil {
-					r = group.SyncReply{Err: err}
-				}
-				reply(r)
-			})
-		}
-	}
-	s.schedule(h)
+	return topic.Name, int32(len(topic.Partitions)), true
 }
 
 // stop answers everybody with err; nothing that is on its way is known of.
@@ -324,34 +295,21 @@ func (s *shard) stop(err error) {
 		s.part.unpark(&s.place)
 		s.parked = false
 	}
-	for _, r := range s.rounds {
-		for _, a := range r.answers {
-			a.fn(err)
-		}
-	}
-	s.rounds = nil
-	for _, h := range s.groups {
-		s.take(h, h.Kill(s.now(), err))
-		s.lapse(h, err)
-		s.drop(h)
-	}
-	for _, a := range s.filling.answers {
-		a.fn(err)
-	}
-	s.filling = round{}
+	s.core.Stop(s.now(), err)
+	s.drive()
 }
+
+// notAvailable is err for clients, who look for the coordinator again: they
+// know what to do then, and nothing of its disk.
+func notAvailable(err error) error { return fmt.Errorf("%w: %v", ErrCoordinatorNotAvailable, err) } //nolint:errorlint // the cause must not decide the code
 
 // syncStore makes the store durable if it has changed.
 func (s *shard) syncStore() {
 	if !s.lazy {
 		return
 	}
-	applied, err := s.store.applied()
-	if err == nil {
-		err = s.broker.db.Sync()
-	}
-	if err == nil {
+	if err := s.broker.db.Sync(); err == nil {
 		s.lazy = false
-		s.synced.Store(applied)
+		s.synced.Store(s.core.Applied().Next)
 	}
 }

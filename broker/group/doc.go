@@ -2,7 +2,7 @@
 // generation it is, who owns what. Every step takes the time as an argument and
 // returns what to answer and what to persist; nothing here reads a clock, waits,
 // or does I/O. broker owns the groups, one goroutine each at a time; nobody else
-// may import this package.
+// but the tests of the simulation may import this package.
 //
 // # The classic protocol
 //
@@ -44,10 +44,31 @@
 // out is counted; each time half as many are, and one by one at last, so that the
 // record that workers fail at is found and can be set aside.
 //
+// # Shards
+//
+// A Shard is the groups of one partition of the log that has them: it decides who
+// answers for them, and when what they have done may be told. What operations
+// change is in memory at once, and what comes after is decided on that; it is told
+// when its record is committed in the log and in the View, which is the fold of the
+// committed log. A round of changes is one batch.
+//
+//	operation ──▶ filling ──▶ Append ──▶ rounds ──▶ Committed ──▶ Apply ──▶ Answers
+//	                            │          │
+//	                  refused ──┤          └── Resign: ErrNotCoordinator; the next
+//	    groups go back to what  │              leader knows what became of it
+//	    was appended before     └── not known: Loading, until it is
+//
+// All is keyed by the leader epoch of the partition. Every replica applies what is
+// committed, so that who takes office has little to load; it serves when the
+// watermark and the View have passed the end that its log had then. A View that is
+// ahead of its log, or has its last record of another leader than the log has it, is
+// wiped and made again.
+//
 // # What callers must do
 //
-// Answers that come in the same Effects as a Record, and later answers of the
-// same group, go out when the record is committed; if that fails the owner
-// drops the group, answers with an error, and restores it from what is
-// committed. Deadline says when to call Tick at the latest.
+// The owner of a Group does what Shard does for its own: answers that come in the
+// same Effects as a Record, and later answers of the same group, go out when the
+// record is committed; if that fails the owner drops the group, answers with an
+// error, and restores it from what is committed. Deadline says when to call Tick at
+// the latest. The owner of a Shard does what Next says, and nothing else to the View.
 package group

@@ -28,3 +28,17 @@ var (
 	ErrNoDeadLetter  = errors.New("lease has no dead letter topic")
 	ErrTooManyWaiter = errors.New("too many takes wait")
 )
+
+// The errors of a shard. The first three are Kafka's codes 14, 15 and 16: the
+// client looks for the coordinator again, or waits.
+var (
+	ErrLoading        = errors.New("coordinator is loading")
+	ErrNotAvailable   = errors.New("coordinator is not available")
+	ErrNotCoordinator = errors.New("not the coordinator of the group")
+	// ErrUnknownOutcome says of an append that it may be in the log all the same.
+	ErrUnknownOutcome = errors.New("it is not known whether it was done")
+	// ErrDamagedLog says of a log that records of it are lost.
+	ErrDamagedLog = errors.New("log is damaged")
+	// ErrNoRoom says that the view has no room for now.
+	ErrNoRoom = errors.New("no room for the committed view")
+)

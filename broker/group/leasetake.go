@@ -319,6 +319,21 @@ func (l *Leases) grant(now time.Time, s *slot, r *Read, terms *LeaseTerms) bool 
 	return true
 }
 
+// Waits reports whether a take waits for something to be handed out.
+func (l *Leases) Waits(t Token) bool { return l.takes[t] != nil && l.takes[t].waiting }
+
+// Parked are the takes that wait, in order.
+func (l *Leases) Parked() []Token {
+	var out []Token
+	for t, tk := range l.takes { // sorted below
+		if tk.waiting {
+			out = append(out, t)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
 // Cancel says that a take is wanted no more.
 func (l *Leases) Cancel(now time.Time, t Token) LeaseEffects {
 	if tk := l.takes[t]; tk != nil {
@@ -365,17 +380,4 @@ func (l *Leases) Trouble(topics []TakeTopic) error {
 		}
 	}
 	return nil
-}
-
-// Kill answers all who wait, and those that read, with err.
-func (l *Leases) Kill(err error) LeaseEffects {
-	for t := range l.takes {
-		l.out.Handouts = append(l.out.Handouts, Handout{Token: t, Err: err})
-	}
-	clear(l.takes)
-	clear(l.topics)
-	l.due, l.ready, l.live, l.waiting = nil, nil, 0, 0
-	out := l.out
-	l.out = LeaseEffects{}
-	return out
 }
