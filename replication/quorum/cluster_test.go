@@ -49,7 +49,7 @@ func newCluster(t *testing.T, o quorum.Options, voters ...uint64) *cluster {
 	cryptotest.SetGlobalRandom(t, 1)
 	c := &cluster{t: t, o: o, nodes: map[uint64]*node{}, cut: map[[2]uint64]bool{}}
 	for _, id := range voters {
-		c.add(id, voters)
+		c.work(c.add(id, voters))
 	}
 	return c
 }

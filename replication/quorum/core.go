@@ -115,6 +115,7 @@ func (c *Core) begin(st *saved) error {
 		st.before, st.beforeTerm, st.term, st.commit = st.applied, 1, 1, st.applied
 		st.members.Voters = slices.Sorted(slices.Values(c.o.Voters))
 	}
+	c.sync, c.owed = len(c.o.Voters) != 1, true
 	c.hardDirty, c.membersDirty, c.appliedDirty = true, true, true
 	return nil
 }

@@ -35,20 +35,16 @@ func (p *promises) sent(m quorum.Message) {
 	term, vote, last := p.c.nodes[m.From].store.Durable()
 	kind := m.Raft.GetType()
 	said := m.Raft.GetTerm()
-	switch kind {
-	case raftpb.MsgPreVote, raftpb.MsgPreVoteResp:
+	switch {
+	case kind == raftpb.MsgPreVote || kind == raftpb.MsgPreVoteResp:
 		said = 0 // a term to be
-	case raftpb.MsgVote:
+	case kind == raftpb.MsgVote:
 		p.vote(m.From, said, m.From, vote)
-	case raftpb.MsgVoteResp:
-		if !m.Raft.GetReject() {
-			p.vote(m.From, said, m.To, vote)
-		}
-	case raftpb.MsgAppResp:
-		if !m.Raft.GetReject() && last < m.Raft.GetIndex() {
-			p.c.t.Fatalf("node %d acknowledges %d and has %d", m.From, m.Raft.GetIndex(), last)
-		}
-	case raftpb.MsgApp, raftpb.MsgHeartbeat:
+	case kind == raftpb.MsgVoteResp && !m.Raft.GetReject():
+		p.vote(m.From, said, m.To, vote)
+	case kind == raftpb.MsgAppResp && !m.Raft.GetReject() && last < m.Raft.GetIndex():
+		p.c.t.Fatalf("node %d acknowledges %d and has %d", m.From, m.Raft.GetIndex(), last)
+	case kind == raftpb.MsgApp || kind == raftpb.MsgHeartbeat:
 		if other := p.leads[said]; other != 0 && other != m.From {
 			p.c.t.Fatalf("nodes %d and %d lead in term %d", other, m.From, said)
 		}
@@ -85,8 +81,8 @@ func everyCrash(t *testing.T, run func(t *testing.T, arm func(c *cluster))) {
 	t.Helper()
 	total := 0
 	count := func(c *cluster) {
-		c.saving = func(_ *node, _ quorum.Write, after bool) {
-			if !after {
+		c.saving = func(_ *node, w quorum.Write, after bool) {
+			if !after && len(w.Changes) > 0 {
 				total++
 			}
 		}
@@ -105,7 +101,10 @@ func everyCrash(t *testing.T, run func(t *testing.T, arm func(c *cluster))) {
 
 func (cr crash) arm(c *cluster) {
 	n := 0
-	c.saving = func(node *node, _ quorum.Write, after bool) {
+	c.saving = func(node *node, w quorum.Write, after bool) {
+		if len(w.Changes) == 0 {
+			return
+		}
 		if !after && cr.when == "before" && n == cr.at || after && cr.when != "before" && n == cr.at {
 			node.lost = true
 		}
