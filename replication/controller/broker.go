@@ -45,17 +45,6 @@ func (b *Broker) eligible(epoch int64) bool {
 // for any (KIP-841, KIP-903).
 func (s *State) Eligible(id int32, epoch int64) bool { return s.brokers[id].eligible(epoch) }
 
-// alive lists the eligible brokers in order.
-func (s *State) alive() []int32 {
-	var out []int32
-	for _, id := range s.Brokers() {
-		if s.Eligible(id, -1) {
-			out = append(out, id)
-		}
-	}
-	return out
-}
-
 func (b *Broker) equal(o *Broker) bool {
 	return b.ID == o.ID && b.UUID == o.UUID && b.Incarnation == o.Incarnation && b.Epoch == o.Epoch && b.Rack == o.Rack &&
 		slices.Equal(b.Endpoints, o.Endpoints) && b.MinLevel == o.MinLevel && b.MaxLevel == o.MaxLevel &&

@@ -70,8 +70,6 @@ type change struct {
 	restarted bool
 	// touched asks for a new partition epoch even if nothing else changes.
 	touched bool
-	// minISR, if not nil, rules over that of the topic.
-	minISR func(replicas int) int
 }
 
 // begin is a change of p to nothing else yet.
@@ -155,12 +153,7 @@ func (c *change) elr(held []int32) {
 }
 
 // required is how many must be in sync for the high watermark to move.
-func (c *change) required() int {
-	if c.minISR != nil {
-		return c.minISR(c.next.Factor())
-	}
-	return c.v.MinInSync(c.topic, c.next.Factor())
-}
+func (c *change) required() int { return c.v.MinInSync(c.topic, c.next.Factor()) }
 
 // elect chooses the leader, and changes the ISR where that is not a member yet.
 func (c *change) elect() int32 {

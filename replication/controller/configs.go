@@ -21,7 +21,14 @@ func (ev *SetTopicConfigs) step(s *State) (Reply, []Record) {
 		return Reply{Errs: []error{fmt.Errorf("%w: %s", ErrUnknownTopic, ev.ID)}}, nil
 	}
 	var out []Record
-	for _, name := range changed(t.Configs, ev.Values) {
+	names := changed(t.Configs, ev.Values)
+	if ruling(names) {
+		after := *t
+		after.Configs = merged(t.Configs, ev.Values)
+		v := viewOf(s)
+		out = v.reconsider(&after)
+	}
+	for _, name := range names {
 		out = append(out, &TopicConfigSet{Topic: ev.ID, Name: name, Value: ev.Values[name]})
 	}
 	return Reply{Errs: []error{nil}}, out
@@ -40,10 +47,56 @@ func (ev *SetBrokerConfigs) step(s *State) (Reply, []Record) {
 		return Reply{Errs: []error{fmt.Errorf("%w: %d", ErrUnknownBroker, ev.ID)}}, nil
 	}
 	var out []Record
-	for _, name := range changed(s.configs[ev.ID], ev.Values) {
+	names := changed(s.configs[ev.ID], ev.Values)
+	if ruling(names) && ev.ID == AllBrokers {
+		after := *s
+		after.configs = maps.Clone(s.configs)
+		after.configs[AllBrokers] = merged(s.configs[AllBrokers], ev.Values)
+		v := viewOf(&after)
+		for _, id := range s.topicIDs() {
+			out = append(out, v.reconsider(s.topics.get(id))...)
+		}
+	}
+	for _, name := range names {
 		out = append(out, &BrokerConfigSet{Broker: ev.ID, Name: name, Value: ev.Values[name]})
 	}
 	return Reply{Errs: []error{nil}}, out
+}
+
+// ruling reports whether one of the configs decides who may lead.
+func ruling(names []string) bool {
+	return slices.Contains(names, minISRConfig) || slices.Contains(names, uncleanConfig)
+}
+
+// merged is what is set after a change.
+func merged(set map[string]string, wanted map[string]*string) map[string]string {
+	out := maps.Clone(set)
+	if out == nil {
+		out = map[string]string{}
+	}
+	for name, v := range wanted {
+		if v == nil {
+			delete(out, name)
+		} else {
+			out[name] = *v
+		}
+	}
+	return out
+}
+
+// reconsider decides again, with new configs, about the partitions of a topic that
+// have eligible leaders beside the ISR or no leader. Where min.insync.replicas
+// falls the high watermark moves again, past what the former hold: it does not
+// before they are none any more, since both are one commit.
+func (v *view) reconsider(t *Topic) (out []Record) {
+	for i := range t.Partitions {
+		if p := &t.Partitions[i]; len(p.ELR) > 0 || p.Leader < 0 {
+			if r := v.begin(t, *p).record(int32(i)); r != nil {
+				out = append(out, r)
+			}
+		}
+	}
+	return out
 }
 
 // changed lists in order the names whose wanted values differ from what is set.

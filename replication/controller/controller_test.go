@@ -213,6 +213,46 @@ func TestLevelRises(t *testing.T) {
 	}
 }
 
+// What binaries of levels 1 and 2 wrote reads as before and is written in the same
+// bytes as long as nothing newer is in it.
+func TestOldRecords(t *testing.T) {
+	topic := string(append([]byte{9}, make([]byte, 15)...))
+	var records []Record
+	for _, p := range []string{
+		"\x01\x00\x02",               // feature level 2
+		"\x02\x00\x02\x03abc\x0a",    // broker 1 of abc in life 5
+		"\x03\x00" + topic + "\x01t", // topic t
+		"\x04\x00" + topic + "\x00\x02\x04\x06\x01\x02\x01\x02", // its partition 0, led by 1
+		"\x05\x00" + topic + "\x01k\x01\x01v",                   // k=v
+		"\x09\x00\x01\x01k\x01\x01v",                            // for all brokers too
+		"\x08\x00\x14",                                          // producer ids below 10 are taken
+	} {
+		r, err := Decode([]byte(p))
+		if err != nil {
+			t.Fatalf("%x: %v", p, err)
+		}
+		if again := Encode(r); string(again) != p {
+			t.Errorf("%x is written as %x", p, again)
+		}
+		records = append(records, r)
+	}
+	s, err := NewState().With(records)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !s.Eligible(1, 5) || s.nextEpoch != 6 || s.Topics()[0].Partitions[0].LeaderEpoch != 2 {
+		t.Errorf("read as %v", slices.Collect(s.Records()))
+	}
+	// A fence cannot be said at level 2, nor can a step want to.
+	_, records = Step(s, &Fence{ID: 1, Epoch: 5})
+	if len(records) > 0 {
+		t.Errorf("a fence at level 2: %v", records)
+	}
+	if _, err := s.With([]Record{&BrokerRegistered{Broker{ID: 1, Fenced: true}}}); !errors.Is(err, ErrInconsistent) {
+		t.Errorf("a record above the level: %v", err)
+	}
+}
+
 // Records that do not fit the state are refused as damage.
 func TestInconsistentRecords(t *testing.T) {
 	for name, records := range map[string][]Record{

@@ -50,16 +50,15 @@ func (ev *AddPartitions) step(s *State) (Reply, []Record) {
 
 // assign gives the replicas of each new partition: as many as partition 0 has.
 func (more *MorePartitions) assign(s *State, t *Topic) ([][]int32, error) {
-	have, replication := int32(len(t.Partitions)), len(t.Partitions[0].Replicas)
+	have, replication := int32(len(t.Partitions)), t.Partitions[0].Factor()
 	if more.Count <= have || more.Count > MaxPartitions {
 		return nil, fmt.Errorf("%w: %d, topic %q has %d; it must be more, at most %d", ErrInvalidPartitions, more.Count, t.Name, have, MaxPartitions)
 	}
 	if more.Assignments == nil {
-		nodes := s.alive()
-		if len(nodes) < replication {
-			return nil, fmt.Errorf("%w: %d, %d nodes are up", ErrInvalidReplicationFactor, replication, len(nodes))
+		if replication > len(s.brokers) {
+			return nil, fmt.Errorf("%w: %d, there are %d nodes", ErrInvalidReplicationFactor, replication, len(s.brokers))
 		}
-		return spread(nodes, t.ID, have, more.Count, replication), nil
+		return spread(s, t.ID, have, more.Count, replication)
 	}
 	if len(more.Assignments) != int(more.Count-have) {
 		return nil, fmt.Errorf("%w: %d new partitions have %d assignments", ErrInvalidAssignment, more.Count-have, len(more.Assignments))

@@ -20,6 +20,9 @@ func TestScripts(t *testing.T) {
 		s := script{state: NewState()}
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			s.T, s.d, s.out = t, d, bytes.Buffer{}
+			if d.Cmd == "cluster" {
+				return s.cluster()
+			}
 			s.step(s.event())
 			return s.out.String()
 		})
@@ -68,6 +71,19 @@ func (s *script) step(ev Event) {
 	s.state = next
 }
 
+// cluster puts so many brokers into service, in racks if they are named.
+func (s *script) cluster() string {
+	racks := strings.Split(s.text("racks", ""), "-")
+	n := s.number("nodes", 3)
+	for i := range n {
+		ev := register(i + 1)
+		ev.UUID, ev.Incarnation, ev.Rack = fmt.Sprint("uuid", i+1), fmt.Sprint("first", i+1), racks[int(i)%len(racks)]
+		s.step(ev)
+		s.step(&Unfence{ID: i + 1, Epoch: int64(i + 1)})
+	}
+	return fmt.Sprintf("brokers 1 to %d, epochs 1 to %d\n", n, n)
+}
+
 func (s *script) event() Event {
 	switch s.d.Cmd {
 	case "register":
@@ -82,6 +98,8 @@ func (s *script) event() Event {
 		return &Unregister{ID: s.number("node", 0)}
 	case "elect":
 		return &Elect{IDs: s.partitions(), Kind: map[string]ElectionKind{"preferred": Preferred, "unclean": Unclean}[s.text("kind", "preferred")]}
+	case "reassign":
+		return s.reassign()
 	case "level":
 		return &UpdateLevel{Level: uint32(s.number("to", 0))}
 	case "alter":
@@ -124,10 +142,14 @@ func (s *script) topic() storage.TopicID { return id(byte(s.number("id", 1))) }
 // partitions are those of the input, as topic/index.
 func (s *script) partitions() (out []storage.ID) {
 	for f := range strings.FieldsSeq(s.d.Input) {
-		topic, index, _ := strings.Cut(f, "/")
-		out = append(out, storage.ID{Topic: id(byte(parse32(s.T, topic))), Partition: parse32(s.T, index)})
+		out = append(out, s.partition(f))
 	}
 	return out
+}
+
+func (s *script) partition(text string) storage.ID {
+	topic, index, _ := strings.Cut(text, "/")
+	return storage.ID{Topic: id(byte(parse32(s.T, topic))), Partition: parse32(s.T, index)}
 }
 
 // epoch is the epoch given, or that of the node.
@@ -179,6 +201,27 @@ func (s *script) alter() Event {
 	asker := s.number("node", p.Leader)
 	b, _ := s.state.Broker(asker)
 	return &AlterPartitions{Broker: asker, BrokerEpoch: int64(s.number("epoch", int32(b.Epoch))), Partitions: []AlterPartition{a}}
+}
+
+// reassign reads a line for each partition: topic/index and the replicas, or
+// "cancel".
+func (s *script) reassign() Event {
+	ev := &Reassign{}
+	for line := range strings.Lines(s.d.Input) {
+		fields := strings.Fields(line)
+		r := Reassignment{ID: s.partition(fields[0])}
+		switch fields[1] {
+		case "cancel":
+		case "none":
+			r.Replicas = []int32{}
+		default:
+			for _, f := range fields[1:] {
+				r.Replicas = append(r.Replicas, parse32(s.T, f))
+			}
+		}
+		ev.Partitions = append(ev.Partitions, r)
+	}
+	return ev
 }
 
 // create reads a line for each topic: id, name, partitions, replicas.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"math/rand/v2"
 	"slices"
 
 	"leat/storage"
@@ -110,29 +109,10 @@ func assign(s *State, t *NewTopic) ([][]int32, error) {
 	if t.Partitions < 1 || t.Partitions > MaxPartitions {
 		return nil, fmt.Errorf("%w: %d, must be 1 to %d", ErrInvalidPartitions, t.Partitions, MaxPartitions)
 	}
-	nodes := s.Brokers()
-	if t.Replication < 1 || int(t.Replication) > len(nodes) {
-		return nil, fmt.Errorf("%w: %d, must be 1 to %d, the number of nodes",
-			ErrInvalidReplicationFactor, t.Replication, len(nodes))
+	if nodes := len(s.brokers); t.Replication < 1 || int(t.Replication) > nodes {
+		return nil, fmt.Errorf("%w: %d, must be 1 to %d, the number of nodes", ErrInvalidReplicationFactor, t.Replication, nodes)
 	}
-	if nodes = s.alive(); int(t.Replication) > len(nodes) {
-		return nil, fmt.Errorf("%w: %d, %d nodes are up", ErrInvalidReplicationFactor, t.Replication, len(nodes))
-	}
-	return spread(nodes, t.ID, 0, t.Partitions, int(t.Replication)), nil
-}
-
-// spread gives the replicas of the partitions [from, to) of a topic. Leaders go
-// round the nodes; the start depends on the topic's id, so that topics of few
-// partitions do not all begin on the same node.
-func spread(nodes []int32, id storage.TopicID, from, to int32, replication int) [][]int32 {
-	start := rand.New(rand.NewPCG(uint64(id[0]), uint64(id[1]))).IntN(len(nodes))
-	out := make([][]int32, to-from)
-	for i := range out {
-		for r := range replication {
-			out[i] = append(out[i], nodes[(start+int(from)+i+r)%len(nodes)])
-		}
-	}
-	return out
+	return spread(s, t.ID, 0, t.Partitions, int(t.Replication))
 }
 
 // assigned checks an assignment that the caller made.
@@ -158,7 +138,19 @@ func assigned(s *State, wanted map[int32][]int32) ([][]int32, error) {
 	return out, nil
 }
 
+// checkReplicas checks the replicas of a partition that begins: one of them must be
+// able to lead.
 func checkReplicas(s *State, partition int32, replicas []int32) error {
+	if err := knownReplicas(s, partition, replicas); err != nil {
+		return err
+	}
+	if !slices.ContainsFunc(replicas, func(r int32) bool { return s.Eligible(r, -1) }) {
+		return fmt.Errorf("%w: partition %d names only nodes that are not in service: %v", ErrInvalidAssignment, partition, replicas)
+	}
+	return nil
+}
+
+func knownReplicas(s *State, partition int32, replicas []int32) error {
 	for i, node := range replicas {
 		if _, ok := s.brokers[node]; !ok {
 			return fmt.Errorf("%w: partition %d names unknown node %d", ErrInvalidAssignment, partition, node)
@@ -166,9 +158,6 @@ func checkReplicas(s *State, partition int32, replicas []int32) error {
 		if slices.Contains(replicas[:i], node) {
 			return fmt.Errorf("%w: partition %d names node %d twice", ErrInvalidAssignment, partition, node)
 		}
-	}
-	if !slices.ContainsFunc(replicas, func(r int32) bool { return s.Eligible(r, -1) }) {
-		return fmt.Errorf("%w: partition %d names only nodes that are down: %v", ErrInvalidAssignment, partition, replicas)
 	}
 	return nil
 }
