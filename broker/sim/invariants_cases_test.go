@@ -190,6 +190,10 @@ func TestInvariants(t *testing.T) {
 			next, _ := s.newest.With([]controller.Record{&controller.BrokerRegistered{Broker: controller.Broker{ID: 3, Epoch: 1}}})
 			s.apply(next)
 		}},
+		"I2 broker epoch again": {"I2", func(s *stage) {
+			next, _ := s.newest.With([]controller.Record{&controller.BrokerRegistered{Broker: controller.Broker{ID: 3, Epoch: 3, Incarnation: "new"}}})
+			s.apply(next)
+		}},
 		"I2 index": {"I2", func(s *stage) { s.applied(1, 0, s.newest, s.newest) }},
 		"I2 index after a restart": {"", func(s *stage) {
 			s.restarted(1)
@@ -268,6 +272,29 @@ func TestInvariants(t *testing.T) {
 			s.os = true
 			s.crash(3, 2)
 			s.moved(1, staged)
+		}},
+		"I8 a leader whose disk has less": {"I8", func(s *stage) {
+			s.logs[1].durable = 2
+			s.moved(1, staged)
+		}},
+		"I8 the leader believes another set": {"I8", func(s *stage) {
+			s.write(2, b2)
+			s.replicas[1].maximal = []int32{1, 2}
+			s.raise(1, 4)
+		}},
+		"I8 one comes in again without what it lost": {"I8", func(s *stage) {
+			s.os = true
+			s.crash(3, 2)
+			s.decree(partitionOf(1, 0, 1, 1, 2))
+			next, _ := s.newest.With([]controller.Record{&controller.BrokerRegistered{Broker: controller.Broker{ID: 3, Epoch: 4, Incarnation: "new"}}})
+			s.apply(next)
+			s.decree(partitionOf(1, 0, 2, 1, 2, 3))
+		}},
+		"I8 one comes in whose crash is news": {"", func(s *stage) {
+			s.os = true
+			s.decree(partitionOf(1, 0, 1, 1, 2))
+			s.crash(3, 2)
+			s.decree(partitionOf(1, 0, 2, 1, 2, 3))
 		}},
 		"I9 a leader that is not in sync": {"I9", func(s *stage) { s.decree(partitionOf(1, 0, 1, 2, 3)) }},
 		"I10 a fenced one comes": {"I10", func(s *stage) {

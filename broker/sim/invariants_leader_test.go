@@ -37,8 +37,24 @@ func (c *checker) moved(node int32, id partID) {
 	was.leaderEpoch, was.epoch, was.hw, was.leads = epoch, part.Epoch, hw, leads
 }
 
-// commit takes into the truth what a leader says is committed.
+// commit takes into the truth what a leader says is committed, and asks whether
+// all who may lead next have it: whatever the leader believes about them.
 func (c *checker) commit(node int32, p *partTrace, log *simLog, hw int64) {
+	before := p.end()
+	c.believe(node, p, log, hw)
+	now, exists := c.partition(p.id)
+	if p.end() == before || !exists || p.unclean[now.LeaderEpoch] {
+		return
+	}
+	for _, member := range now.ISR {
+		c.holds(8, p, member, node, p.end())
+	}
+	for _, member := range now.ELR {
+		c.holds(11, p, member, node, p.end())
+	}
+}
+
+func (c *checker) believe(node int32, p *partTrace, log *simLog, hw int64) {
 	for i := log.find(p.end()); i < len(log.batches) && log.batches[i].next() <= hw; i++ {
 		b := log.batches[i]
 		if c.buried(p, &b) {
@@ -82,10 +98,8 @@ func (c *checker) prefix(node int32, p *partTrace, was *replicaTrace, log *simLo
 
 // holders asks whether those who may be in sync hold what is committed.
 func (c *checker) holders(node int32, p *partTrace, r replicaView, hw int64) {
-	for _, member := range r.Maximal() {
-		if member != node {
-			c.holds(8, p, member, node, hw)
-		}
+	for _, member := range r.Maximal() { // itself too: in fsync mode it is on its disk
+		c.holds(8, p, member, node, hw)
 	}
 	for _, member := range r.Partition().ELR {
 		c.holds(11, p, member, node, hw)
@@ -96,8 +110,8 @@ func (c *checker) holders(node int32, p *partTrace, r replicaView, hw int64) {
 // disk has not taken it.
 func (c *checker) holds(number int, p *partTrace, member, leader int32, hw int64) {
 	log := c.v.log(member, p.id)
-	if log == nil || log.damaged || p.replica(member).lossy {
-		return
+	if log == nil || log.damaged || p.replica(member).lossy || c.v.replica(member, p.id) == nil {
+		return // or it is down, and nobody knows yet what it lost
 	}
 	c.ask(number, c.acknowledged(log) >= hw, "%v: node %d has acknowledged %d, the high watermark of node %d is %d",
 		p.id, member, c.acknowledged(log), leader, hw)
@@ -162,7 +176,8 @@ func (c *checker) applied(node int32, index uint64, old, next *controller.State)
 	for _, id := range next.Brokers() {
 		was, known := old.Broker(id)
 		is, _ := next.Broker(id)
-		c.ask(2, !known || is.Epoch >= was.Epoch, "broker %d went from epoch %d to %d", id, was.Epoch, is.Epoch)
+		c.ask(2, !known || is.Epoch > was.Epoch || is.Epoch == was.Epoch && is.Incarnation == was.Incarnation,
+			"broker %d went from epoch %d in life %s to %d in life %s", id, was.Epoch, was.Incarnation, is.Epoch, is.Incarnation)
 	}
 	for _, t := range next.Topics() {
 		before := old.Topic(t.ID)
@@ -186,9 +201,17 @@ func (c *checker) applied(node int32, index uint64, old, next *controller.State)
 func (c *checker) decided(id partID, was, is *controller.Partition, s *controller.State) {
 	c.ask(2, is.LeaderEpoch >= was.LeaderEpoch && is.Epoch >= was.Epoch, "%v: from epochs %d/%d to %d/%d", id, was.LeaderEpoch, was.Epoch, is.LeaderEpoch, is.Epoch)
 	c.ask(9, is.Leader < 0 || slices.Contains(is.ISR, is.Leader), "%v: leader %d is not in sync: %v", id, is.Leader, is.ISR)
+	p := c.part(id)
 	for _, member := range is.ISR {
 		if !slices.Contains(was.ISR, member) {
 			c.ask(10, s.Eligible(member, -1), "%v: node %d comes into sync, it is not eligible", id, member)
+			if was.Epoch >= 0 && member != is.Leader && !slices.Contains(was.ELR, member) {
+				if b, _ := s.Broker(member); b.Epoch > p.replica(member).life {
+					// What it lost in an earlier life it must have got back.
+					p.replica(member).lossy = false
+				}
+				c.holds(8, p, member, is.Leader, min(p.end(), p.replica(is.Leader).hw))
+			}
 		}
 		c.ask(11, !slices.Contains(is.ELR, member), "%v: node %d is in sync and eligible without: %v, %v", id, member, is.ISR, is.ELR)
 		c.ask(9, slices.Contains(is.Replicas, member), "%v: node %d is in sync and no replica: %v", id, member, is.Replicas)
@@ -197,7 +220,6 @@ func (c *checker) decided(id partID, was, is *controller.Partition, s *controlle
 	if is.Leader < 0 || is.LeaderEpoch == was.LeaderEpoch {
 		return
 	}
-	p := c.part(id)
 	clean := was.Epoch < 0 || slices.Contains(was.ISR, is.Leader) || slices.Contains(was.ELR, is.Leader)
 	if is.Recovering || !clean {
 		p.unclean[is.LeaderEpoch] = true

@@ -119,8 +119,10 @@ type replicaTrace struct {
 	hw                 int64
 	// compared is how far its log was found to be the committed one.
 	compared int64
-	// lossy is set while the log lacks what the node had acknowledged.
+	// lossy is set while the log lacks what the node had acknowledged, in the life
+	// with that broker epoch.
 	lossy bool
+	life  int64
 	end   int64 // of its log
 }
 
@@ -289,7 +291,8 @@ func (c *checker) recovered(node int32, id partID, endBefore int64, mayLose bool
 	p := c.part(id)
 	log := c.v.log(node, id)
 	c.asBatches(node, id)
-	p.replicas[node] = &replicaTrace{leaderEpoch: -1, epoch: -1, end: log.end, lossy: p.replica(node).lossy}
+	was := p.replica(node)
+	p.replicas[node] = &replicaTrace{leaderEpoch: -1, epoch: -1, end: log.end, lossy: was.lossy, life: was.life}
 	if mayLose && (log.end < endBefore || log.damaged) {
 		c.forget(node, p, log.end, endBefore)
 	}
@@ -297,7 +300,9 @@ func (c *checker) recovered(node int32, id partID, endBefore int64, mayLose bool
 
 func (c *checker) forget(node int32, p *partTrace, from, to int64) {
 	p.gone = append(p.gone, forgotten{node, from, to})
-	p.replica(node).lossy = true
+	b, _ := c.newest.Broker(node)
+	r := p.replica(node)
+	r.lossy, r.life = true, b.Epoch
 }
 
 // wiped is called when a node no longer has a log: its assignment ended, or its

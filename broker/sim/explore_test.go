@@ -1,0 +1,46 @@
+package sim
+
+import (
+	"runtime/debug"
+	"testing"
+	"time"
+)
+
+// slices of what three replicas can do: each is gone through to its end. The
+// states grow with the product of the limits, so each lets a few things happen
+// often, or many things once.
+var slicesOfAll = []exploreLimits{
+	{records: 4, elections: 1, fences: 1},
+	{records: 2, elections: 2, fences: 2, alters: 1},
+	{records: 1, elections: 3, fences: 3},
+	{records: 2, elections: 1, restarts: 1, losses: 1, alters: 1},
+	{records: 1, elections: 2, restarts: 2, losses: 1, alters: 1},
+	{records: 1, elections: 1, fences: 1, late: 1, alters: 1},
+	{records: 1, elections: 1, fences: 1, ticks: 1, alters: 1},
+	{records: 1, elections: 1, fences: 1, alters: 1, lagging: true},
+}
+
+// All that three replicas can do with few records, elections and crashes is
+// right, and from each state a cluster without faults gets well again.
+func TestExplore(t *testing.T) {
+	if raceEnabled {
+		t.Skip("without the race detector in make sim")
+	}
+	defer debug.SetGCPercent(debug.SetGCPercent(400))
+	start := time.Now()
+	states, steps := 0, 0
+	for _, limits := range slicesOfAll {
+		x := newExploration(limits)
+		x.run()
+		t.Logf("%+v: %d states, %d steps, %d healed", limits, x.states, x.steps, x.healed)
+		if x.found != "" {
+			t.Fatal(x.found)
+		}
+		states += x.states
+		steps += x.steps
+	}
+	t.Logf("%d states by %d steps in %v", states, steps, time.Since(start).Round(time.Millisecond))
+	if states < 100_000 {
+		t.Error("it stopped early")
+	}
+}
