@@ -37,7 +37,10 @@ type cluster struct {
 	// saving sees each Write before and after it is saved.
 	saving func(n *node, w quorum.Write, after bool)
 	// chunk is what arrives of a message with a chunk.
-	chunk  func(m quorum.Message) []quorum.Message
+	chunk func(m quorum.Message) []quorum.Message
+	// lossy, if it is not nil, makes a network that loses, repeats and delays.
+	lossy  *rand.Rand
+	late   []quorum.Message
 	serial uint64
 	// lose says that a process ends with a power cut.
 	lose bool
@@ -132,8 +135,26 @@ func (c *cluster) take(n *node, out quorum.Output) {
 			if c.chunk != nil && m.Chunk != nil {
 				ms = c.chunk(ms[0])
 			}
-			to.inbox = append(to.inbox, ms...)
+			to.inbox = append(to.inbox, c.weather(ms)...)
 		}
+	}
+}
+
+// weather is what arrives now of messages.
+func (c *cluster) weather(ms []quorum.Message) []quorum.Message {
+	if c.lossy == nil {
+		return ms
+	}
+	switch c.lossy.IntN(16) {
+	case 0:
+		return nil
+	case 1:
+		return append(ms, ms...)
+	case 2:
+		c.late = append(c.late, ms...)
+		return nil
+	default:
+		return ms
 	}
 }
 
@@ -182,6 +203,14 @@ func (c *cluster) tick(n int) {
 			if node := c.nodes[id]; !node.lost {
 				_ = node.core.Tick()
 			}
+		}
+		if c.lossy != nil && c.lossy.IntN(4) == 0 {
+			for _, m := range c.late {
+				if to := c.nodes[m.To]; to != nil {
+					to.inbox = append(to.inbox, m)
+				}
+			}
+			c.late = nil
 		}
 		c.settle()
 	}

@@ -230,10 +230,12 @@ type storm struct {
 	next   uint64   // id of the next node
 	acked  []string // texts that were told to be committed
 	number int      // of texts
+	// changes is how many changes of members were told to be committed.
+	changes uint64
 }
 
-// TestMembersInStorm proves, by seeds, that whatever is cut, crashes and loses power
-// while members are added, promoted, removed and replaced, there is at most one
+// TestMembersInStorm proves, by seeds, that whatever is cut, lost, late, repeated,
+// slow, crashes and loses power while members are added, promoted, removed and replaced, there is at most one
 // leader in a term, no promise is broken, no two majorities are disjoint: everything
 // that was told to be committed is applied by everybody, once and in the same order
 // (bug 54).
@@ -242,17 +244,24 @@ func TestMembersInStorm(t *testing.T) {
 	if testing.Short() {
 		seeds = 10
 	}
+	acked, chunks, terms, changes := 0, 0, uint64(0), uint64(0)
 	for seed := range seeds {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			c := newCluster(t, quorum.Options{KeepEntries: 8, QuorumSize: 3}, 1, 2, 3)
 			cryptotest.SetGlobalRandom(t, seed)
 			watch(c)
+			c.chunk = func(m quorum.Message) []quorum.Message { chunks++; return []quorum.Message{m} }
 			s := &storm{cluster: c, rng: rand.New(rand.NewPCG(seed, 7)), next: 10}
 			for range 400 {
 				s.step()
 			}
 			s.calm()
+			acked, changes, terms = acked+len(s.acked), changes+s.changes, terms+s.leader().out.Term
 		})
+	}
+	t.Logf("%d seeds: %d proposals committed, %d changes of members, %d terms, %d chunks of snapshots", seeds, acked, changes, terms, chunks)
+	if !t.Failed() && (uint64(acked) < 10*seeds || changes < 2*seeds || terms < 5*seeds || uint64(chunks) < seeds) {
+		t.Error("that is not much of a storm")
 	}
 }
 
@@ -262,7 +271,7 @@ func (s *storm) pick() *node {
 }
 
 func (s *storm) step() {
-	switch s.rng.IntN(14) {
+	switch s.rng.IntN(15) {
 	case 0:
 		n := s.pick()
 		s.isolate(n, true)
@@ -290,15 +299,22 @@ func (s *storm) step() {
 	case 8:
 		n := s.pick()
 		n.took = s.rng.IntN(2) * 11
+	case 9:
+		if s.lossy = nil; s.rng.IntN(2) == 0 {
+			s.lossy = s.rng
+		}
 	default:
 		s.tick(1 + s.rng.IntN(5))
 		s.proposeAnywhere()
 	}
 }
 
-// proposeAnywhere proposes a new text at some node that takes it.
+// proposeAnywhere proposes a new text at a leader, or at some node that takes it.
 func (s *storm) proposeAnywhere() {
-	n := s.pick()
+	n := s.leader()
+	if n == nil || s.rng.IntN(4) == 0 {
+		n = s.pick()
+	}
 	text := fmt.Sprint(s.number)
 	s.number++
 	id := s.id()
@@ -317,28 +333,33 @@ func (s *storm) changeMembers() {
 		return
 	}
 	st := l.core.Status()
+	id := s.id()
 	switch s.rng.IntN(3) {
 	case 0:
-		if len(s.nodes) < 7 && l.core.AddLearner(s.id(), s.next) == nil {
+		if len(s.nodes) < 7 && l.core.AddLearner(id, s.next) == nil {
 			s.add(s.next, nil)
 			s.next++
 		}
 	case 1:
 		if len(st.Voters) > 2 {
-			_ = l.core.Remove(s.id(), st.Voters[s.rng.IntN(len(st.Voters))])
+			_ = l.core.Remove(id, st.Voters[s.rng.IntN(len(st.Voters))])
 		}
 	case 2:
 		if len(st.Learners) > 0 {
-			_ = l.core.Promote(s.id(), st.Learners[s.rng.IntN(len(st.Learners))])
+			_ = l.core.Promote(id, st.Learners[s.rng.IntN(len(st.Learners))])
 		}
 	}
 	s.settle()
+	if l.ended[id].Outcome == quorum.Committed {
+		s.changes++
+	}
 }
 
 // calm ends the faults and looks at what is left.
 func (s *storm) calm() {
 	s.t.Helper()
 	clear(s.cut)
+	s.lossy = nil
 	for _, n := range s.nodes {
 		n.took = 0
 	}

@@ -203,8 +203,8 @@ func TestPebblePowerCuts(t *testing.T) {
 // has an unknown outcome and ends the node, and that after a start it is there with
 // its state or not at all, and the log goes on.
 func TestPebbleFails(t *testing.T) {
-	for _, kinds := range [][]disk.OpKind{{disk.OpWrite}, {disk.OpSync, disk.OpSyncData}} {
-		t.Run(fmt.Sprint(kinds), func(t *testing.T) {
+	for name, kinds := range map[string][]disk.OpKind{"write": {disk.OpWrite}, "sync": {disk.OpSync, disk.OpSyncData}} {
+		t.Run(name, func(t *testing.T) {
 			fs := disk.NewMem()
 			n := openNode(t, fs)
 			_ = n.core.Campaign()
