@@ -28,7 +28,7 @@ type node struct {
 
 // cluster is some nodes and the network between them.
 type cluster struct {
-	t     *testing.T
+	t     testing.TB
 	o     quorum.Options
 	nodes map[uint64]*node
 	cut   map[[2]uint64]bool // from, to

@@ -15,9 +15,10 @@ import (
 // something to say, for which the Write is empty. The owner saves it and calls Done
 // or Failed. There is nothing after a failure, nor between Work and Done.
 func (c *Core) Work() (w Write, ok bool) {
-	if c.err != nil || c.saving {
+	if c.err != nil || c.saving || c.idle() {
 		return Write{}, false
 	}
+	var st raft.BasicStatus
 	err := c.raft(func() error {
 		for c.rn.HasReady() && c.bytes < maxWorkBytes {
 			if err := c.ready(c.rn.Ready()); err != nil {
@@ -27,7 +28,7 @@ func (c *Core) Work() (w Write, ok bool) {
 		if !c.rn.HasReady() {
 			c.assembled = nil // installed, or passed over by Raft
 		}
-		c.observe()
+		st = c.observe()
 		c.sendChunks()
 		c.compact()
 		return nil
@@ -35,9 +36,8 @@ func (c *Core) Work() (w Write, ok bool) {
 	if err != nil {
 		return Write{}, false
 	}
-	w = c.write()
+	w = c.write(st)
 	said := c.out
-	st := c.rn.BasicStatus()
 	c.out.Term, c.out.Leader, c.out.Active, c.out.Applied = st.GetTerm(), st.Lead, c.active(), c.applied
 	if c.yielding {
 		c.out.Leader = 0
@@ -84,17 +84,23 @@ func (c *Core) active() bool {
 
 // observe notices that leadership was gained or lost. What was proposed in a term
 // that has ended has no known outcome.
-func (c *Core) observe() {
+func (c *Core) observe() raft.BasicStatus {
 	st := c.rn.BasicStatus()
 	term := uint64(0)
 	if st.RaftState == raft.StateLeader {
 		term = st.GetTerm()
 	}
-	if term == c.term {
-		return
+	if term != c.term {
+		c.resign()
+		c.term = term
 	}
-	c.resign()
-	c.term = term
+	return st
+}
+
+// idle says that Work would find nothing. Most ticks leave nothing to do.
+func (c *Core) idle() bool {
+	return len(c.out.Messages) == 0 && len(c.out.Ended) == 0 && !c.out.Members && len(c.streams) == 0 && c.assembled == nil &&
+		!c.sync && !c.hardDirty && !c.membersDirty && !c.appliedDirty && !c.rn.HasReady()
 }
 
 // resign ends everything that belongs to the term of this leader.
@@ -296,8 +302,7 @@ func (c *Core) compact() {
 }
 
 // write makes the Write of what was staged.
-func (c *Core) write() Write {
-	st := c.rn.BasicStatus()
+func (c *Core) write(st raft.BasicStatus) Write {
 	first, last := c.log.first(), c.log.last()
 	if c.dirty > 0 {
 		for i := max(c.dirty, first); i <= last; i++ {
