@@ -39,7 +39,9 @@ type partition struct {
 		settings settings
 		replica  *replication.Replica
 		lease    replication.Instant
-		waiters  replication.Waiters[*waiter]
+		// timed says that the replica looks at the clock: it has peers or a lease.
+		timed   bool
+		waiters replication.Waiters[*waiter]
 		// gone is why the partition serves no more, or nil.
 		gone error
 	}
@@ -66,13 +68,19 @@ func (p *partition) options(s settings) replication.Options {
 	return replication.Options{ID: p.id, Self: p.self, MinInSync: s.minISR, Durable: s.durable}
 }
 
-// now is the replica's clock.
-func (p *partition) now() replication.Instant { return time.Since(p.began) }
+// nowLocked is the replica's clock. It is not read for one that does not care.
+func (p *partition) nowLocked() replication.Instant {
+	if !p.mu.timed {
+		return 0
+	}
+	return time.Since(p.began)
+}
 
 // publishLocked shows what the replica says to those without the lock. It is
 // due after everything that may change its role, its epoch or who is in sync.
 func (p *partition) publishLocked() {
 	p.hw.Store(p.mu.replica.HighWatermark())
+	p.mu.timed = p.mu.lease != replication.Forever || len(p.mu.replica.Partition().Replicas) > 1
 	calm := int64(-1)
 	if epoch := p.mu.replica.LeaderEpoch(); p.mu.lease == replication.Forever && p.mu.replica.Committed(epoch, 0) == nil {
 		calm = int64(epoch)
@@ -86,10 +94,9 @@ func (p *partition) publishLocked() {
 // bytes are in the page cache when it returns. A client's batch must fit into a
 // segment; one that the server built has one to itself.
 func (p *partition) append(in storage.Append, acks Acks) (a storage.Appended, epoch int32, err error) {
-	now := p.now()
 	p.mu.Lock()
 	gone, epoch := p.mu.gone, p.mu.replica.LeaderEpoch()
-	refused := p.mu.replica.CheckAppend(acks == AcksAll, now)
+	refused := p.mu.replica.CheckAppend(acks == AcksAll, p.nowLocked())
 	cached, segment, largest := !p.mu.settings.durable, p.mu.settings.log.SegmentBytes, p.mu.settings.log.MaxBatchBytes
 	p.mu.Unlock()
 	switch size := len(in.Batch); {
@@ -125,18 +132,16 @@ func (p *partition) answerable(epoch int32) error {
 	if p.calm.Load() == int64(epoch) {
 		return nil
 	}
-	now := p.now()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.mu.replica.CheckAck(epoch, now)
+	return p.mu.replica.CheckAck(epoch, p.nowLocked())
 }
 
 // advance tells the replica that its log has moved, and wakes whom it concerns.
 func (p *partition) advance() {
-	now := p.now()
 	p.mu.Lock()
 	var reached replication.Reached[*waiter]
-	if p.mu.replica.Advance(now) {
+	if p.mu.replica.Advance(p.nowLocked()) {
 		hw := p.mu.replica.HighWatermark()
 		p.hw.Store(hw)
 		reached = p.mu.waiters.Reached(hw)
@@ -240,11 +245,10 @@ func (p *partition) end(why error) {
 // configure puts new settings into force.
 func (p *partition) configure(s settings) {
 	p.log.SetConfig(s.log)
-	now := p.now()
 	p.mu.Lock()
 	p.mu.settings = s
 	// A topic that left fsync mode commits what is in the page cache at once.
-	p.mu.replica.Configure(p.options(s), now)
+	p.mu.replica.Configure(p.options(s), p.nowLocked())
 	p.publishLocked()
 	reached := p.mu.waiters.Reached(p.mu.replica.HighWatermark())
 	p.mu.Unlock()
@@ -254,7 +258,6 @@ func (p *partition) configure(s settings) {
 // readable says whether a consumer that knows a leader epoch may read here
 // (KIP-320); -1 asks for no check of it.
 func (p *partition) readable(epoch int32) error {
-	now := p.now()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	ours := p.mu.replica.LeaderEpoch()
@@ -266,16 +269,15 @@ func (p *partition) readable(epoch int32) error {
 	case epoch > ours:
 		return fmt.Errorf("%w: %d, the leader is at %d", ErrUnknownEpoch, epoch, ours)
 	default:
-		return p.mu.replica.CheckRead(now)
+		return p.mu.replica.CheckRead(p.nowLocked())
 	}
 }
 
 // latest is the offset behind the newest record that consumers may see.
 func (p *partition) latest() (int64, error) {
-	now := p.now()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.mu.replica.Latest(now)
+	return p.mu.replica.Latest(p.nowLocked())
 }
 
 func (p *partition) leaderEpoch() int32 {

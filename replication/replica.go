@@ -92,7 +92,9 @@ type Replica struct {
 }
 
 // NewReplica starts with a log and the high watermark that was last noted, which
-// is a hint and is held within the log. It has no role before the first Decide.
+// is a hint and is held within the log. What is noted must not outlive what it
+// counts: the owner lowers it, durably, when the log opens shorter, and before an
+// Action below it. The replica has no role before the first Decide.
 func NewReplica(o Options, log Log, hw int64) *Replica {
 	b := log.Offsets()
 	r := &Replica{o: o, log: log, hw: min(max(hw, b.Start), b.End), lease: never}
@@ -236,7 +238,8 @@ func (r *Replica) minInSync() int {
 
 // Advance says that the replica's own log has moved: records were appended or
 // became durable, or its start was raised. It reports whether the high watermark
-// rose.
+// rose. It is to be called from time to time too, for who falls silent is waited
+// for only as long as the lag that is allowed.
 func (r *Replica) Advance(now Instant) (rose bool) {
 	o := r.log.Offsets()
 	hw := r.hw

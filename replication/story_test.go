@@ -1,6 +1,7 @@
 package replication
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -15,18 +16,17 @@ import (
 )
 
 // story is the world of a script: some nodes with a replica of one partition
-// each, and what is on its way between them. Nothing happens by itself.
+// each, the controller, and what is on its way between them. Nothing happens by
+// itself.
 type story struct {
 	t     *testing.T
 	o     Options
 	now   Instant
 	nodes map[int32]*storyNode
-	part  controller.Partition // as decided last
-	gone  everyone
-	// flights are fetches on their way, by name.
+	state *controller.State // as decided last; nobody needs to know of it yet
+	// flights are fetches on their way, by name, asks ISR changes.
 	flights map[string]*flight
-	// asks are ISR changes on their way to the controller.
-	asks map[string]*altering
+	asks    map[string]*altering
 }
 
 type storyNode struct {
@@ -47,11 +47,6 @@ type flight struct {
 	err     error
 }
 
-type altering struct {
-	from int32
-	ask  controller.AlterPartition
-}
-
 // Each script tells how something went wrong once, in Kafka or elsewhere, and
 // how it goes here.
 func TestStories(t *testing.T) {
@@ -68,32 +63,45 @@ func TestStories(t *testing.T) {
 	})
 }
 
+// run does one command. With apply=(1,2) those nodes hear of what is decided by
+// then.
 func (s *story) run(d *datadriven.TestData) string {
-	if run, ok := storyCommands[d.Cmd]; ok {
-		return run(s, &args{s.t, d})
+	a := &args{s.t, d}
+	run, ok := storyCommands[d.Cmd]
+	if !ok {
+		s.t.Fatalf("%s: unknown command %q", d.Pos, d.Cmd)
 	}
-	s.t.Fatalf("%s: unknown command %q", d.Pos, d.Cmd)
-	return ""
+	out := run(s, a)
+	for _, id := range a.ids("apply", nil) {
+		out = strings.TrimSuffix(out, "\n") + "\n" + s.applyTo(id)
+	}
+	return strings.TrimPrefix(out, "\n")
 }
 
 var storyCommands = map[string]func(s *story, a *args) string{
-	"new":     (*story).begin,
-	"decide":  (*story).decide,
-	"apply":   (*story).apply,
-	"append":  (*story).append,
-	"flush":   (*story).flush,
-	"fetch":   (*story).fetch,
-	"ask":     (*story).ask,
-	"serve":   (*story).serve,
-	"receive": (*story).receive,
-	"lose":    (*story).lose,
-	"crash":   (*story).crash,
-	"start":   (*story).start,
-	"raise":   (*story).raise,
-	"time":    (*story).time,
-	"latest":  (*story).latest,
-	"ready":   (*story).ready,
-	"state":   (*story).state,
+	"new":      (*story).begin,
+	"decide":   (*story).decide,
+	"fence":    (*story).fence,
+	"unfence":  (*story).unfence,
+	"shutdown": (*story).shutdown,
+	"elect":    (*story).elect,
+	"config":   (*story).config,
+	"apply":    (*story).apply,
+	"append":   (*story).append,
+	"flush":    (*story).flush,
+	"fetch":    (*story).fetch,
+	"alter":    (*story).alter,
+	"ask":      (*story).ask,
+	"serve":    (*story).serve,
+	"receive":  (*story).receive,
+	"lose":     (*story).lose,
+	"crash":    (*story).crash,
+	"start":    (*story).start,
+	"raise":    (*story).raise,
+	"time":     (*story).time,
+	"latest":   (*story).latest,
+	"ready":    (*story).ready,
+	"show":     (*story).show,
 }
 
 // args are the arguments of a command.
@@ -148,46 +156,131 @@ func (a *args) ids(key string, other []int32) []int32 {
 	return other
 }
 
-// begin makes the nodes: new replicas=(1,2) [min=N] [durable] [lag=MS].
+// begin makes a cluster with a topic of one partition, which every node knows:
+// new replicas=(1,2) [min=N] [unclean] [durable] [lag=MS] [messages=N].
 func (s *story) begin(a *args) string {
 	replicas := a.ids("replicas", nil)
 	s.o = Options{
-		ID: storage.ID{Partition: 0}, MinInSync: int(a.num("min", 0)), Durable: a.has("durable"),
+		ID: storyID, MinInSync: int(a.num("min", 0)), Durable: a.has("durable"),
 		Lag: time.Duration(a.num("lag", 10_000)) * ms, LagMessages: a.num("messages", 0),
 	}
 	s.now, s.nodes, s.flights, s.asks = 0, map[int32]*storyNode{}, map[string]*flight{}, map[string]*altering{}
-	s.part = controller.Partition{Leader: -1, LeaderEpoch: -1, Epoch: -1, Replicas: replicas}
-	for _, id := range replicas {
+	s.state = controller.NewState()
+	for _, id := range slices.Sorted(slices.Values(replicas)) {
 		s.nodes[id] = &storyNode{id: id, log: &toyLog{}}
-		s.up(s.nodes[id])
+		s.up(s.nodes[id], -1)
 	}
-	return ""
+	configs := map[string]string{"unclean.leader.election.enable": strconv.FormatBool(a.has("unclean"))}
+	if s.o.MinInSync > 0 {
+		configs["min.insync.replicas"] = strconv.Itoa(s.o.MinInSync)
+	}
+	s.step(&controller.CreateTopics{Topics: []controller.NewTopic{{ID: storyID.Topic, Name: "t", Assignments: map[int32][]int32{0: replicas}, Configs: configs}}})
+	for _, id := range replicas {
+		s.applyTo(id)
+	}
+	return s.decided()
 }
 
-// up starts a node.
-func (s *story) up(n *storyNode) {
-	n.epoch++
+var storyID = storage.ID{Topic: storage.TopicID{1}}
+
+// step is the real controller.
+func (s *story) step(ev controller.Event) controller.Reply {
+	s.t.Helper()
+	reply, records := controller.Step(s.state, ev)
+	next, err := s.state.With(records)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.state = next
+	return reply
+}
+
+// must is a step that nothing may be wrong with.
+func (s *story) must(ev controller.Event) string {
+	s.t.Helper()
+	if err := errors.Join(s.step(ev).Errs...); err != nil {
+		return err.Error()
+	}
+	return s.decided()
+}
+
+func (s *story) part() controller.Partition { return s.state.Topic(storyID.Topic).Partitions[0] }
+
+func (s *story) decided() string {
+	p := s.part()
+	out := fmt.Sprintf("epoch %d/%d: leader %d, isr %v", p.LeaderEpoch, p.Epoch, p.Leader, p.ISR)
+	if len(p.ELR) > 0 {
+		out += fmt.Sprintf(", eligible %v", p.ELR)
+	}
+	if p.Recovering {
+		out += ", recovering"
+	}
+	return out
+}
+
+// up starts a node, which registers; before is the epoch that it says it had.
+func (s *story) up(n *storyNode, before int64) {
+	reply := s.step(&controller.Register{ID: n.id, UUID: fmt.Sprint("disk", n.id), Incarnation: fmt.Sprint(n.epoch), PreviousEpoch: before, MinLevel: 1, MaxLevel: controller.Level})
+	n.epoch = reply.Epoch
+	s.step(&controller.Unfence{ID: n.id, Epoch: n.epoch})
 	o := s.o
 	o.Self = n.id
 	n.replica = NewReplica(o, n.log, n.hw)
 	n.replica.Lease(Forever)
 }
 
-// decide is what the controller decides; nobody knows of it yet. What is not
-// named stays: decide leader=1 isr=(1,2) [gone=(3)] [apply].
+// decide is by hand what another controller would decide. What is not named
+// stays: decide leader=1 isr=(1,2).
 func (s *story) decide(a *args) string {
-	was := s.part
-	s.part.Leader = int32(a.num("leader", int64(was.Leader)))
-	s.part.ISR, s.part.Replicas = a.ids("isr", was.ISR), a.ids("replicas", was.Replicas)
-	s.part.Recovering = a.has("recovering")
-	s.gone = everyone{gone: a.ids("gone", nil)}
-	s.part.Epoch++
-	if s.part.Leader != was.Leader || a.has("anew") {
-		s.part.LeaderEpoch++
+	p := s.part()
+	leader := int32(a.num("leader", int64(p.Leader)))
+	if leader != p.Leader || a.has("anew") {
+		p.LeaderEpoch++
 	}
-	out := fmt.Sprintf("epoch %d/%d: leader %d, isr %v", s.part.LeaderEpoch, s.part.Epoch, s.part.Leader, s.part.ISR)
-	for _, id := range a.ids("apply", nil) {
-		out += "\n" + s.applyTo(id)
+	p.Leader, p.ISR, p.ELR, p.Recovering = leader, a.ids("isr", p.ISR), nil, false
+	p.Epoch++
+	next, err := s.state.With([]controller.Record{&controller.PartitionChanged{Topic: storyID.Topic, Partition: p}})
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	s.state = next
+	return s.decided()
+}
+
+// fence says that a node's session is over: fence 1.
+func (s *story) fence(a *args) string {
+	return s.must(&controller.Fence{ID: a.node(), Epoch: s.nodes[a.node()].epoch})
+}
+
+// unfence says that it is back.
+func (s *story) unfence(a *args) string {
+	return s.must(&controller.Unfence{ID: a.node(), Epoch: s.nodes[a.node()].epoch})
+}
+
+// shutdown says that a node wants to stop: shutdown 1.
+func (s *story) shutdown(a *args) string {
+	return s.must(&controller.ShutDown{ID: a.node(), Epoch: s.nodes[a.node()].epoch})
+}
+
+// elect elects a leader: elect [unclean], else the preferred one.
+func (s *story) elect(a *args) string {
+	kind := controller.Preferred
+	if a.has("unclean") {
+		kind = controller.Unclean
+	}
+	return s.must(&controller.Elect{IDs: []storage.ID{storyID}, Kind: kind})
+}
+
+// config sets min.insync.replicas, which the replicas named hear of at once:
+// config min=2 [known=(1)].
+func (s *story) config(a *args) string {
+	value := a.text("min", "1")
+	out := s.must(&controller.SetTopicConfigs{ID: storyID.Topic, Values: map[string]*string{"min.insync.replicas": &value}})
+	s.o.MinInSync = int(a.num("min", 1))
+	for _, id := range a.ids("known", nil) {
+		o := s.o
+		o.Self = id
+		s.nodes[id].replica.Configure(o, s.now)
 	}
 	return out
 }
@@ -207,7 +300,7 @@ func (s *story) apply(a *args) string {
 
 func (s *story) applyTo(id int32) string {
 	n := s.nodes[id]
-	c, err := n.replica.Decide(s.part, lives{s}, s.now)
+	c, err := n.replica.Decide(s.part(), s.state, s.now)
 	if err != nil {
 		return fmt.Sprintf("%d: %v", id, err)
 	}
@@ -221,19 +314,6 @@ func (s *story) applyTo(id int32) string {
 		}
 	}
 	return out
-}
-
-// lives are the brokers as the controller knows them.
-type lives struct{ s *story }
-
-func (l lives) Broker(id int32) (controller.Broker, bool) {
-	n := l.s.nodes[id]
-	return controller.Broker{ID: id, Epoch: n.epoch}, true
-}
-
-func (l lives) Eligible(id int32, epoch int64) bool {
-	n := l.s.nodes[id]
-	return n != nil && n.replica != nil && !slices.Contains(l.s.gone.gone, id) && (epoch == -1 || epoch == n.epoch)
 }
 
 // append gives the leader a batch: append 1 value=a [count=N] [acks=all] [lazy].
@@ -261,105 +341,29 @@ func (s *story) risen(n *storyNode, rose bool) string {
 	return fmt.Sprintf(", hw rose to %d", n.replica.HighWatermark())
 }
 
-// fetch is a whole round of a follower: fetch 2 [from=1] [times=N] [lazy].
-func (s *story) fetch(a *args) string {
-	id := a.node()
-	var out []string
-	for range a.num("times", 1) {
-		f := s.asked(id)
-		if f == nil {
-			return strings.Join(append(out, "fetches nothing"), "\n")
-		}
-		s.answer(f, int32(a.num("from", int64(s.nodes[id].replica.Leader()))))
-		out = append(out, s.received(f, a.has("lazy")))
-	}
-	return strings.Join(out, "\n")
-}
-
-func (s *story) asked(id int32) *flight {
-	n := s.nodes[id]
-	ask, ok := n.replica.NextFetch(s.now)
-	if !ok {
-		return nil
-	}
-	ask.BrokerEpoch = n.epoch
-	return &flight{from: id, ask: ask}
-}
-
-func (s *story) answer(f *flight, to int32) string {
-	n := s.nodes[to]
-	if n == nil || n.replica == nil {
-		f.err = errNoAnswer
-		return "nobody answers"
-	}
-	var rose bool
-	f.got, rose, f.err = n.replica.Fetch(&f.ask, s.now)
-	f.batches = nil
-	if f.err == nil && f.got.Diverging == nil {
-		for _, b := range n.log.batches {
-			if b.base+b.count > f.ask.Offset {
-				f.batches = append(f.batches, b)
-			}
-		}
-	}
-	return f.answered() + s.risen(n, rose)
-}
-
-func (f *flight) answered() string {
-	switch {
-	case f.err != nil:
-		return f.err.Error()
-	case f.got.Diverging != nil:
-		return fmt.Sprintf("at %d of epoch %d diverges: epoch %d ends at %d", f.ask.Offset, f.ask.LastEpoch, f.got.Diverging.Epoch, f.got.Diverging.End)
-	default:
-		return fmt.Sprintf("at %d: %d batches, hw %d", f.ask.Offset, len(f.batches), f.got.HW)
-	}
-}
-
-// received gives the follower its answer and does what it says.
-func (s *story) received(f *flight, lazy bool) string {
-	n := s.nodes[f.from]
-	got := &f.got
-	out := f.answered()
-	a := n.replica.Fetched(&f.ask, got, f.err, s.now)
-	switch a.Kind {
-	case Append:
-		for _, b := range f.batches {
-			n.log.append(b.epoch, b.count, b.value, lazy)
-		}
-	case Truncate:
-		n.log.truncate(a.Offset)
-	case Restart:
-		n.log.restart(a.Offset)
-	case Ignore, Fail:
-		return out + "; " + a.Kind.String()
-	}
-	if a.Kind != Append {
-		out += "; " + a.String()
-	}
-	start, rose := n.replica.Did(a, got, s.now)
-	if start >= 0 {
-		n.log.raise(start)
-		rose = n.replica.Advance(s.now) || rose
-		out += fmt.Sprintf("; starts at %d", start)
-	}
-	return out + s.risen(n, rose)
-}
-
-// crash ends a node, whose log loses its last records: crash 1 [lose=N].
+// crash ends a node, which may have noted its high watermark before; it loses the
+// last records of its log: crash 1 [noted] [lose=N].
 func (s *story) crash(a *args) string {
 	n := s.nodes[a.node()]
-	n.hw, n.replica = min(n.hw, n.replica.HighWatermark()), nil
+	if a.has("noted") {
+		n.hw = n.replica.HighWatermark()
+	}
+	n.replica = nil
 	n.log.truncate(n.log.end - a.num("lose", 0))
+	n.log.durable = n.log.end
 	return ""
 }
 
-// start begins a new life of a node that ended, which knows nothing of the
-// metadata yet: start 1.
+// start begins a new life of a node that ended. It registers with the epoch
+// before, or with unclean as one that may have lost records: start 1 [unclean].
 func (s *story) start(a *args) string {
 	n := s.nodes[a.node()]
-	s.up(n)
-	return fmt.Sprintf("broker epoch %d, log ends at %d, hw %d", n.epoch, n.log.end, n.replica.HighWatermark())
+	before := n.epoch
+	if a.has("unclean") {
+		before = -1
+	}
+	s.up(n, before)
+	return fmt.Sprintf("log ends at %d, hw %d\n%s", n.log.end, n.replica.HighWatermark(), s.decided())
 }
 
 // raise drops records at the begin of a log: raise 1 to=5.
@@ -394,8 +398,8 @@ func (s *story) ready(a *args) string {
 	return "committed"
 }
 
-// state shows nodes and their logs: state [1 2].
-func (s *story) state(a *args) string {
+// show shows nodes and their logs: state [1 2].
+func (s *story) show(a *args) string {
 	var out strings.Builder
 	for id := range int32(10) {
 		n := s.nodes[id]
