@@ -196,7 +196,7 @@ type node struct {
 	lands  bool
 	// holdAppend and holdApply keep what was asked for in asked and due.
 	holdAppend, holdApply bool
-	asked                 *Append
+	asked, late           *Append
 	due                   *Apply
 	noRoom                bool
 	batches               int // that a read returns at most
@@ -241,6 +241,7 @@ func (n *node) drive(now time.Time) {
 			}
 		}
 		if t.Append != nil {
+			n.late = n.asked // nobody waits for it any more
 			n.asked = t.Append
 			if !n.holdAppend {
 				n.append(now)
@@ -270,6 +271,14 @@ func (n *node) append(now time.Time) {
 		n.trace("append [%d,%d) of epoch %d: %s", base, n.log.end(), a.Epoch, showChanges(a.Changes))
 	}
 	n.shard.Appended(now, a, base, err)
+}
+
+// endLate tells the shard of an append that it does not wait for any more.
+func (n *node) endLate(now time.Time) {
+	if a := n.late; a != nil {
+		n.late = nil
+		n.shard.Appended(now, a, n.log.end(), nil)
+	}
 }
 
 func (n *node) apply(now time.Time) {

@@ -158,6 +158,8 @@ func (s *shardScript) runLog(d *datadriven.TestData) bool {
 			target = -1
 		}
 		s.printf("serves: %v, applied %+v, awaits %d, busy %v", n.shard.Serves(), n.shard.Applied(), target, n.shard.Busy())
+	case "late": // an append ends that the shard has given up
+		n.endLate(s.now)
 	case "view-fails":
 		n.view.err = errors.New("store is broken")
 	default:

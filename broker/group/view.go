@@ -59,11 +59,11 @@ func (a Applied) fits(l Log) (bool, error) {
 	case a.Next == start || a.Epoch < 0:
 		return true, nil // the log has nothing left to compare with
 	}
-	found, until, err := l.EpochEnd(a.Epoch)
+	_, until, err := l.EpochEnd(a.Epoch)
 	if errors.Is(err, ErrDamagedLog) {
 		return true, nil // what the view has is the better of the two
 	}
-	if err != nil || found != a.Epoch || until < a.Next {
+	if err != nil || until < a.Next {
 		return false, err
 	}
 	if a.Epoch == 0 {
