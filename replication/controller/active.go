@@ -46,11 +46,14 @@ type Active struct {
 	// before the overlay that the last Step met.
 	committed, overlay, before *State
 	applied                    uint64
-	lives                      map[int32]*life
+	// stepped is when the last Step was.
+	stepped Instant
+	lives   map[int32]*life
 	// alone says that there is one broker: nobody could take over from it, so it
 	// has no session.
 	alone bool
-	// changed holds when partitions last changed, for as long as that matters.
+	// changed holds when partitions last changed, for as long as that matters: a
+	// broker that is alone leads all that it can.
 	changed   map[storage.ID]Instant
 	rebalance Instant
 }
@@ -72,7 +75,7 @@ func (a *Active) State() *State { return a.overlay }
 // Step decides about ev on the overlay and adds the records to it. An answer
 // without records rests on the overlay too.
 func (a *Active) Step(ev Event, now Instant) (Reply, []Record) {
-	a.before = a.overlay
+	a.before, a.stepped = a.overlay, now
 	if r, ok := ev.(*Register); ok {
 		if err := a.takeover(r, now); err != nil {
 			return Reply{Errs: []error{err}}, nil
@@ -90,7 +93,9 @@ func (a *Active) Step(ev Event, now Instant) (Reply, []Record) {
 	for _, r := range records {
 		switch r := r.(type) {
 		case *PartitionChanged:
-			a.changed[storage.ID{Topic: r.Topic, Partition: r.Index}] = now
+			if !a.alone {
+				a.changed[storage.ID{Topic: r.Topic, Partition: r.Index}] = now
+			}
 		case *BrokerRegistered, *BrokerUnregistered:
 			a.meet(now)
 		}
@@ -99,7 +104,13 @@ func (a *Active) Step(ev Event, now Instant) (Reply, []Record) {
 }
 
 // Undo takes back what the last Step added to the overlay: it was not proposed.
-func (a *Active) Undo() { a.overlay = a.before }
+// Brokers that the Step has met in a new life, or parted from, have a whole session
+// in the life that they are in.
+func (a *Active) Undo() {
+	a.overlay = a.before
+	a.meet(a.stepped)
+	a.Committed(a.committed, a.applied)
+}
 
 // Committed says that s is committed as of index applied.
 func (a *Active) Committed(s *State, applied uint64) {

@@ -65,6 +65,9 @@ func (l *life) committed(b *Broker, applied uint64) {
 func (a *Active) meet(now Instant) {
 	wasAlone := a.alone
 	a.alone = len(a.overlay.brokers) == 1
+	if wasAlone && !a.alone { // what has changed lately is not known
+		a.rebalance = max(a.rebalance, now+a.o.Stable)
+	}
 	for id := range a.lives {
 		if a.overlay.brokers[id] == nil {
 			delete(a.lives, id)
