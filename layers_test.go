@@ -46,7 +46,9 @@ var layers = map[string]layer{
 
 	"broker/group": {floor: 3},
 	// Tests only: the cores of a cluster in one simulated world.
-	"broker/sim": {floor: 4, may: []string{"broker/group", "replication", "replication/controller", "storage", "storage/record"}, sealed: true},
+	"broker/sim": {floor: 4, may: []string{
+		"broker/group", "replication", "replication/controller", "replication/quorum", "storage", "storage/meta", "storage/record",
+	}, sealed: true},
 	"broker": {floor: 3, may: []string{
 		"auth", "broker/group", "replication", "replication/controller", "storage", "storage/disk", "storage/meta", "storage/record",
 	}},

@@ -1,8 +1,132 @@
 package sim
 
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"leat/replication/controller"
+)
+
 // counts is what a seed, or many, covered.
 type counts struct {
-	lost, doubled, late, cut   int
-	stalled, eioSync, eioWrite int
-	torn, cutsUndone           int
+	seeds, long, steps int
+	// What clients did.
+	sent, read, duplicates, gaveUp int
+	// What went wrong.
+	faults                           [faultKinds]int
+	lost, doubled, late, cut         int
+	stalled, eioSync, eioWrite       int
+	torn, cutsUndone, flips, damaged int
+	// What became of it.
+	registered, cleanStops, fenced             int
+	controllers, transfers, joined, installed  int
+	chunks                                     int
+	elections, resigned, unclean               int
+	alters, truncations, restarts, belowHW     int
+	eligible, deleted                          int
+	commits, groupBatches, applies, viewsWiped int
+	admin, adminDone                           [adminKinds]int
+}
+
+// count is one of them, by name.
+type count struct {
+	name string
+	n    *int
+}
+
+// all names every count.
+func (c *counts) all() []count {
+	out := []count{
+		{"seeds", &c.seeds},
+		{"of them long", &c.long},
+		{"steps", &c.steps},
+		{"batches acknowledged", &c.sent},
+		{"batches read", &c.read},
+		{"duplicates recognised", &c.duplicates},
+		{"batches given up", &c.gaveUp},
+		{"messages lost", &c.lost},
+		{"doubled", &c.doubled},
+		{"very late", &c.late},
+		{"cut off", &c.cut},
+		{"syncs stalled", &c.stalled},
+		{"syncs failed", &c.eioSync},
+		{"writes failed", &c.eioWrite},
+		{"torn ends", &c.torn},
+		{"truncations undone by a crash", &c.cutsUndone},
+		{"bits flipped", &c.flips},
+		{"logs given up as damaged", &c.damaged},
+		{"registrations", &c.registered},
+		{"clean stops", &c.cleanStops},
+		{"brokers fenced", &c.fenced},
+		{"controllers", &c.controllers},
+		{"controllers moved on request", &c.transfers},
+		{"members added", &c.joined},
+		{"chunks of snapshots", &c.chunks},
+		{"snapshots installed", &c.installed},
+		{"partition leaderships", &c.elections},
+		{"ended while the broker lived", &c.resigned},
+		{"unclean elections", &c.unclean},
+		{"ISR changes asked for", &c.alters},
+		{"truncations", &c.truncations},
+		{"below the high watermark", &c.belowHW},
+		{"logs begun anew", &c.restarts},
+		{"leaders elected out of sync but eligible", &c.eligible},
+		{"starts of logs raised", &c.deleted},
+		{"group offsets committed", &c.commits},
+		{"batches of group partitions", &c.groupBatches},
+		{"applied to group views", &c.applies},
+		{"group views wiped", &c.viewsWiped},
+	}
+	for f := range faultKinds {
+		out = append(out, count{"fault " + f.String(), &c.faults[f]})
+	}
+	for k := range adminKinds {
+		out = append(out, count{"asked: " + k.String(), &c.admin[k]}, count{"done: " + k.String(), &c.adminDone[k]})
+	}
+	return out
+}
+
+func (c *counts) String() string {
+	var s strings.Builder
+	for _, f := range c.all() {
+		fmt.Fprintf(&s, "%12d %s\n", *f.n, f.name)
+	}
+	return s.String()
+}
+
+// countStep counts what an entry of the metadata has changed. Every node applies
+// it; the first one counts.
+func (w *world) countStep(index uint64, old, next *controller.State) {
+	if index <= w.counted || old == next {
+		return
+	}
+	w.counted = index
+	for _, id := range next.Brokers() {
+		was, _ := old.Broker(id)
+		if is, _ := next.Broker(id); is.Fenced && !was.Fenced && was.Epoch == is.Epoch {
+			w.counts.fenced++
+		}
+	}
+	for _, t := range next.Topics() {
+		before := old.Topic(t.ID)
+		if before == t || before == nil {
+			continue
+		}
+		for i := range min(len(t.Partitions), len(before.Partitions)) {
+			w.countChange(partID{Topic: t.ID, Partition: int32(i)}, &before.Partitions[i], &t.Partitions[i])
+		}
+	}
+}
+
+func (w *world) countChange(id partID, was, is *controller.Partition) {
+	if w.tracing() && was.Epoch != is.Epoch {
+		w.trace("decided: %s %+v", short(id), *is)
+	}
+	if is.Recovering && !was.Recovering {
+		w.counts.unclean++
+	}
+	if is.Leader >= 0 && is.Leader != was.Leader && !slices.Contains(was.ISR, is.Leader) && slices.Contains(was.ELR, is.Leader) {
+		w.counts.eligible++
+	}
 }

@@ -46,6 +46,9 @@ type runFile struct {
 	epoch int64 // of the broker, as it last knew
 	boot  int
 	io    bool // ended by an I/O error
+	// owed says that records may have been lost and the controller does not know
+	// yet: a process that ends before it has registered must leave it behind.
+	owed bool
 }
 
 func newDisk(k *kernel, c *counts) *disk { return &disk{k: k, faults: soundDisk, counts: c} }
@@ -87,7 +90,9 @@ func (d *disk) write() error {
 
 // lossPossible reports whether what the process before had written may be lost:
 // it did not end cleanly, and the page cache did not outlive it.
-func (d *disk) lossPossible() bool { return !d.run.clean && (d.run.boot != d.boots || d.run.io) }
+func (d *disk) lossPossible() bool {
+	return d.run.owed || !d.run.clean && (d.run.boot != d.boots || d.run.io)
+}
 
 // A disk answers in its time, after a stall if there is one, and not to a life
 // that is over.
@@ -134,6 +139,7 @@ func TestLossPossible(t *testing.T) {
 		{run: runFile{}},
 		{run: runFile{}, boot: 1, want: true},
 		{run: runFile{io: true}, want: true},
+		{run: runFile{clean: true, owed: true}, want: true},
 	} {
 		d.run, d.boots = c.run, c.boot
 		if got := d.lossPossible(); got != c.want {

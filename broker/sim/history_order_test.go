@@ -47,7 +47,7 @@ func (j *judge) kept(o *op, r int64, final *dump) bool {
 	switch {
 	case s.b != nil && s.value == value:
 		return true
-	case o.acks == 1 && j.h.elected[o.id] > o.call:
+	case o.acks == 1 && (j.h.elected[o.id] > o.call || o.epoch >= 0 && j.h.taken[o.id] > o.epoch):
 		// Another leader did not have it yet. Had anybody read it, it would be missed there.
 		return true
 	case s.b == nil:

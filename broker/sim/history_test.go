@@ -101,6 +101,9 @@ type history struct {
 	// election: what acks=1 wrote before it may be gone.
 	losses  map[partID][]loss
 	elected map[partID]int
+	// taken is the newest leader epoch. A leader of an older one answers acks=1 until
+	// its lease ends.
+	taken map[partID]int32
 	// finals begin with the leader's. A partition that nobody could lead at the
 	// end has none.
 	finals       map[partID][]dump
@@ -109,7 +112,7 @@ type history struct {
 
 func newHistory() *history {
 	return &history{
-		losses: map[partID][]loss{}, elected: map[partID]int{}, finals: map[partID][]dump{}, coordinators: map[string]partID{},
+		losses: map[partID][]loss{}, elected: map[partID]int{}, taken: map[partID]int32{}, finals: map[partID][]dump{}, coordinators: map[string]partID{},
 	}
 }
 

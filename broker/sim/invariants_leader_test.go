@@ -216,7 +216,7 @@ func (c *checker) decided(id partID, was, is *controller.Partition, s *controlle
 		c.ask(11, !slices.Contains(is.ELR, member), "%v: node %d is in sync and eligible without: %v, %v", id, member, is.ISR, is.ELR)
 		c.ask(9, slices.Contains(is.Replicas, member), "%v: node %d is in sync and no replica: %v", id, member, is.Replicas)
 	}
-	c.ask(11, len(is.ELR) == 0 || len(is.ISR) < c.v.minISR(id), "%v: %v are eligible though %v are in sync", id, is.ELR, is.ISR)
+	c.ask(11, len(is.ELR) == 0 || len(is.ISR) < s.MinInSync(s.Topic(id.Topic), is.Factor()), "%v: %v are eligible though %v are in sync", id, is.ELR, is.ISR)
 	if is.Leader < 0 || is.LeaderEpoch == was.LeaderEpoch {
 		return
 	}

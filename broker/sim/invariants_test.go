@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -187,10 +188,12 @@ func (c *checker) took(node int32, id partID, epoch int32) {
 	c.ask(1, !known || other == node, "%v: nodes %d and %d lead epoch %d", id, other, node, epoch)
 	p.leaders[epoch] = node
 	c.h.election(id)
+	c.h.taken[id] = max(c.h.taken[id], epoch)
 	log := c.v.log(node, id)
 	c.asFolded(node, id, log)
+	// One that learns so late that it led may lack what leaders after it committed.
 	from, complete := p.missing(log)
-	if !complete {
+	if late := slices.Max(slices.Collect(maps.Keys(p.leaders))) > epoch; !complete && !late {
 		c.ask(7, c.mayLose(p, epoch, from), "%v: node %d leads epoch %d without what is committed from %d to %d: it has %v",
 			id, node, epoch, from, p.end(), log.batches)
 		c.forgive(p, epoch, from)
@@ -216,7 +219,7 @@ func (p *partTrace) missing(log *simLog) (from int64, complete bool) {
 
 // alike compares batches but for damage, which a replica finds when it reads.
 func alike(a, b *batch) bool {
-	return same(a, b) || !a.sound() && a.base == b.base && a.epoch == b.epoch
+	return same(a, b) || (!a.sound() || !b.sound()) && a.base == b.base && a.epoch == b.epoch
 }
 
 // mayLose reports whether committed data from an offset may be missing with the
@@ -345,8 +348,7 @@ func (c *checker) asBatches(node int32, id partID) {
 
 // asFolded asks whether what a log knows of producers is what its batches say.
 func (c *checker) asFolded(node int32, id partID, log *simLog) {
-	fresh := simLog{batches: log.batches}
-	want, got := fresh.state(), log.state()
+	want, got := log.refold(), log.state()
 	equal := len(want) == len(got)
 	for pid, w := range want {
 		g := got[pid]

@@ -20,8 +20,15 @@ type event struct {
 	run func()
 }
 
+// maxStill is how many events one instant may have: more is a loop.
+const maxStill = 100_000
+
 // life is one run of a process. What a process has under way ends with it.
-type life struct{ over bool }
+type life struct {
+	over bool
+	// paused is until when nothing of it happens: SIGSTOP.
+	paused time.Duration
+}
 
 // kernel is virtual time: a queue of events and the one source of chance.
 // Nothing in a simulation happens outside an event.
@@ -33,6 +40,9 @@ type kernel struct {
 	// sum is a hash over all that happened: equal runs have equal sums.
 	sum   uint64
 	steps int
+	// still counts the events since time has moved, which was at since.
+	still int
+	since time.Duration
 	// after is called behind each event.
 	after func()
 	// log, if there is one, gets a line for what happens.
@@ -96,7 +106,16 @@ func (k *kernel) run(until time.Duration, stop func() bool) {
 		if e.of != nil && e.of.over {
 			continue
 		}
+		if e.of != nil && e.of.paused > e.at {
+			k.at(e.of.paused-e.at, e.of, e.run)
+			continue
+		}
 		k.steps++
+		if e.at > k.since {
+			k.since, k.still = e.at, 0
+		} else if k.still++; k.still > maxStill {
+			panic("time stands still")
+		}
 		k.mix(uint64(e.at) ^ e.seq<<40)
 		e.run()
 		k.after()

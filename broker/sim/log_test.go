@@ -27,7 +27,7 @@ type batch struct {
 	seq    int32
 	pid    int64 // of the producer, -1 for none
 	value  uint64
-	group  any // what a coordinator wrote, read only
+	group  *groupBatch // what a coordinator wrote
 	crc    uint32
 }
 
@@ -72,11 +72,12 @@ type simLog struct {
 	durable int64
 	end     int64
 	epochs  []epochStart
-	// producers is nil when it must be folded anew.
-	producers map[int64]*producerState
-	// cutting holds what a truncation removes until the disk has answered: a
-	// crash may bring some of it back.
-	cutting []batch
+	// producers is nil when it must be folded anew; before is the fold over what
+	// was in front of the start, which a snapshot keeps.
+	producers, before map[int64]*producerState
+	// cutting is where a truncation is to cut that is on its way to the disk, -1
+	// for none: a crash may come before, in the middle or behind it.
+	cutting int64
 	// cuts counts truncations, so that a sync that was under way is not credited
 	// to other bytes.
 	cuts int
@@ -84,7 +85,9 @@ type simLog struct {
 	damaged bool
 }
 
-func newLog(id storage.ID) *simLog { return &simLog{id: id, producers: map[int64]*producerState{}} }
+func newLog(id storage.ID) *simLog {
+	return &simLog{id: id, producers: map[int64]*producerState{}, cutting: -1}
+}
 
 // Offsets implements replication.Log.
 func (l *simLog) Offsets() storage.Offsets {
@@ -108,6 +111,9 @@ func (l *simLog) EpochEnd(epoch int32) (found int32, end int64, err error) {
 func (l *simLog) append(b batch) (*batch, error) {
 	if l.damaged {
 		return nil, errDamaged
+	}
+	if len(l.batches) == 0 && b.base < l.end && l.end < b.next() {
+		l.end = b.base // the start is within the first batch
 	}
 	if b.base != l.end {
 		return nil, errOutOfRange
@@ -148,12 +154,26 @@ func fold(to map[int64]*producerState, b *batch) {
 // state is the fold over the batches.
 func (l *simLog) state() map[int64]*producerState {
 	if l.producers == nil {
-		l.producers = map[int64]*producerState{}
-		for i := range l.batches {
-			fold(l.producers, &l.batches[i])
-		}
+		l.producers = l.refold()
 	}
 	return l.producers
+}
+
+// refold makes the fold anew.
+func (l *simLog) refold() map[int64]*producerState {
+	return foldAll(l.before, l.batches)
+}
+
+// foldAll is a fold with more batches; the one that it starts with stays as it is.
+func foldAll(from map[int64]*producerState, batches []batch) map[int64]*producerState {
+	to := make(map[int64]*producerState, len(from)+1)
+	for pid, p := range from {
+		to[pid] = &producerState{epoch: p.epoch, last: slices.Clone(p.last)}
+	}
+	for i := range batches {
+		fold(to, &batches[i])
+	}
+	return to
 }
 
 // judge says whether a producer's batch is the next, or one that is there:
@@ -237,8 +257,9 @@ func (f flushing) done() (moved bool) {
 }
 
 // truncate cuts the log off at an offset, down to the start of the batch that
-// has it. What stays is durable once the disk has answered; then call settle.
+// has it. What stays is durable. Set cutting while the disk works on it.
 func (l *simLog) truncate(offset int64) {
+	l.cutting = -1
 	offset = max(offset, l.start)
 	i := l.find(offset)
 	if i < len(l.batches) && l.batches[i].base < l.start {
@@ -249,24 +270,24 @@ func (l *simLog) truncate(offset int64) {
 	if i == len(l.batches) {
 		return
 	}
-	l.cutting = append(slices.Clone(l.batches[i:]), l.cutting...)
 	l.cuts++
 	l.end = l.batches[i].base
 	l.batches = l.batches[:i:i]
-	l.durable = min(l.durable, l.end)
+	l.durable = l.end
 	l.forget()
 }
 
 // restart empties the log and has it begin at an offset.
 func (l *simLog) restart(at int64) {
 	l.cuts++
-	l.batches, l.cutting = nil, nil
+	l.cutting = -1
+	l.batches, l.before = nil, nil
 	l.start, l.durable, l.end = at, at, at
 	l.forget()
 }
 
-// settle says that a truncation is on the disk.
-func (l *simLog) settle() { l.cutting, l.durable = nil, l.end }
+// settle says that all there is is on the disk.
+func (l *simLog) settle() { l.durable = l.end }
 
 // raise moves the start up; what is below is gone.
 func (l *simLog) raise(start int64) {
@@ -275,6 +296,7 @@ func (l *simLog) raise(start int64) {
 	}
 	l.start = start
 	i := l.find(start)
+	l.before = foldAll(l.before, l.batches[:i])
 	l.batches = l.batches[i:]
 	l.epochs = nil
 	l.relearn()
@@ -299,17 +321,17 @@ func (l *simLog) relearn() {
 // not durable a part by chance, its last batch torn maybe; and of what a
 // truncation was removing some or nothing.
 func (l *simLog) crash(power bool, rng *rand.Rand, c *counts) {
-	if len(l.cutting) > 0 {
-		back := rng.IntN(len(l.cutting) + 1)
-		if power && l.durable < l.end {
-			back = 0 // what stays was not synced either
-		}
-		if back > 0 {
+	if l.cutting >= 0 {
+		// The checkpoint says already that no more is durable.
+		i := l.find(l.cutting)
+		keep := i + rng.IntN(len(l.batches)-i+1)
+		if keep > i {
 			c.cutsUndone++
 		}
-		l.batches = append(slices.Clip(l.batches), l.cutting[:back]...)
+		l.batches = l.batches[:keep:keep]
+		l.durable = min(l.durable, l.cutting)
+		l.cutting = -1
 	}
-	l.cutting = nil
 	if power {
 		first := l.find(l.durable)
 		keep := first + rng.IntN(len(l.batches)-first+1)
@@ -357,6 +379,16 @@ func (l *simLog) recover() {
 	}
 	l.durable = l.end
 	l.forget()
+}
+
+// intact reports whether every batch holds.
+func (l *simLog) intact() bool {
+	for i := range l.batches {
+		if !l.batches[i].sound() {
+			return false
+		}
+	}
+	return true
 }
 
 // flip turns a bit of one durable batch. It reports whether there was one.
@@ -456,20 +488,21 @@ func TestLogCrash(t *testing.T) {
 		stale := l.flush()
 		power := rng.IntN(2) == 0
 		cut := rng.IntN(2) == 0
-		if cut {
+		low, high := int64(5), int64(10)
+		switch {
+		case cut && rng.IntN(2) == 0:
+			l.cutting = 7
+		case cut:
 			l.truncate(7)
-			if stale.done() || l.durable != 5 {
+			if stale.done() || l.durable != 7 {
 				t.Fatal("a sync was credited to what was cut")
 			}
+			low = 7
 		}
 		l.crash(power, rng, &c)
 		l.recover()
-		low, high := int64(5), int64(10)
-		if !power {
+		if !power && !cut {
 			low = 10
-			if cut {
-				low = 7
-			}
 		}
 		if l.end < low || l.end > high || l.durable != l.end || l.damaged {
 			t.Fatalf("power %v cut %v: %+v", power, cut, l.Offsets())

@@ -49,8 +49,8 @@ type network struct {
 	faults netFaults
 	counts *counts
 	// there reports what stands at an end: a process that listens, a machine
-	// that refuses, or nothing.
-	there func(addr) presence
+	// that refuses, or nothing. A process that is stopped listens after a while.
+	there func(addr) (presence, time.Duration)
 }
 
 type presence uint8
@@ -62,7 +62,7 @@ const (
 )
 
 func newNetwork(k *kernel, c *counts) *network {
-	return &network{k: k, counts: c, there: func(addr) presence { return listening }, faults: netFaults{delay: 200 * time.Microsecond, jitter: 300 * time.Microsecond}}
+	return &network{k: k, counts: c, there: func(addr) (presence, time.Duration) { return listening, 0 }, faults: netFaults{delay: 200 * time.Microsecond, jitter: 300 * time.Microsecond}}
 }
 
 // heal ends every fault of the network.
@@ -78,16 +78,20 @@ func (n *network) heal() {
 // send has arrive called at the other end, once, twice or never. lost is
 // called, if it is given, when the sender learns that it did not arrive.
 func (n *network) send(from, to addr, arrive func(), lost func(error)) {
+	copies := 1
+	if n.k.chance(n.faults.double) {
+		n.counts.doubled++
+		copies = 2
+	}
+	n.sendCopies(copies, from, to, arrive, lost)
+}
+
+func (n *network) sendCopies(copies int, from, to addr, arrive func(), lost func(error)) {
 	l := &n.links[from][to]
 	f := &n.faults
 	if n.k.chance(f.loss) {
 		n.counts.lost++
 		return
-	}
-	copies := 1
-	if n.k.chance(f.double) {
-		n.counts.doubled++
-		copies = 2
 	}
 	resets := l.resets
 	for i := range copies {
@@ -112,8 +116,13 @@ func (n *network) send(from, to addr, arrive func(), lost func(error)) {
 }
 
 func (n *network) arrive(to addr, arrive func(), lost func(error)) {
-	switch n.there(to) {
+	p, stopped := n.there(to)
+	switch p {
 	case listening:
+		if stopped > 0 {
+			n.k.at(stopped, nil, func() { n.arrive(to, arrive, lost) })
+			return
+		}
 		arrive()
 	case refusing:
 		if lost != nil {
@@ -144,6 +153,21 @@ func (n *network) isolate(a addr, others []addr, in, out bool) {
 // caller's life ends before: with the first answer, or with an error that leaves
 // open what the other end did.
 func call[T any](n *network, of *life, from, to addr, timeout time.Duration, serve func(answer func(T)), done func(T, error)) {
+	copies := 1
+	if n.k.chance(n.faults.double) {
+		n.counts.doubled++
+		copies = 2
+	}
+	callCopies(n, copies, of, from, to, timeout, serve, done)
+}
+
+// callOnce is a call over one connection, that never doubles a request: where a
+// refusal must mean that nothing was done.
+func callOnce[T any](n *network, from, to addr, timeout time.Duration, serve func(answer func(T)), done func(T, error)) {
+	callCopies(n, 1, nil, from, to, timeout, serve, done)
+}
+
+func callCopies[T any](n *network, copies int, of *life, from, to addr, timeout time.Duration, serve func(answer func(T)), done func(T, error)) {
 	over := false
 	var none T
 	end := func(v T, err error) {
@@ -153,14 +177,10 @@ func call[T any](n *network, of *life, from, to addr, timeout time.Duration, ser
 		}
 	}
 	lost := func(err error) { end(none, err) }
-	n.send(from, to, func() {
+	n.sendCopies(copies, from, to, func() {
 		serve(func(v T) { n.send(to, from, func() { end(v, nil) }, lost) })
 	}, lost)
-	n.k.at(timeout, of, func() {
-		if !over {
-			end(none, errTimeout)
-		}
-	})
+	n.k.at(timeout, of, func() { lost(errTimeout) })
 }
 
 // Calls end exactly once, whatever the network does, and a cut works in its
@@ -207,11 +227,11 @@ func TestNetworkErrors(t *testing.T) {
 	k := newKernel(7)
 	n := newNetwork(k, &counts{})
 	at := listening
-	n.there = func(a addr) presence {
+	n.there = func(a addr) (presence, time.Duration) {
 		if a == 2 {
-			return at
+			return at, 0
 		}
-		return listening
+		return listening, 0
 	}
 	var got error
 	once := func() {

@@ -1,0 +1,166 @@
+package sim
+
+import (
+	"errors"
+	"strconv"
+	"time"
+
+	"leat/replication/controller"
+	"leat/storage"
+)
+
+// adminAt is the end of the network where an operator works.
+const adminAt = clientBase
+
+// createTopic makes a topic, however long it takes, and then calls done with its
+// partitions.
+func (w *world) createTopic(id storage.TopicID, name string, partitions int, rf int, done func([]partID)) {
+	configs := map[string]string{
+		"min.insync.replicas":            strconv.Itoa(w.cfg.minISR),
+		"unclean.leader.election.enable": strconv.FormatBool(w.cfg.unclean),
+	}
+	var try func()
+	try = func() {
+		ev := &controller.CreateTopics{Topics: []controller.NewTopic{{
+			ID: id, Name: name, Partitions: int32(partitions), Replication: int16(rf), Configs: configs,
+		}}}
+		w.admin(adminAt, ev, func(reply controller.Reply, err error) {
+			if err == nil {
+				err = errors.Join(reply.Errs...)
+			}
+			if err != nil && !errors.Is(err, controller.ErrTopicExists) {
+				w.at(w.between(50*time.Millisecond, 150*time.Millisecond), nil, try)
+				return
+			}
+			ids := make([]partID, partitions)
+			for i := range ids {
+				ids[i] = partID{Topic: id, Partition: int32(i)}
+			}
+			done(ids)
+		})
+	}
+	try()
+}
+
+// adminKind is something that an operator does.
+type adminKind uint8
+
+const (
+	adminReassign adminKind = iota
+	adminPreferred
+	adminUnclean
+	adminGrow
+	adminDelete
+	adminKinds
+)
+
+var adminNames = [adminKinds]string{"reassignment", "preferred election", "unclean election", "more partitions", "deletion of records"}
+
+func (k adminKind) String() string { return adminNames[k] }
+
+// operate has the operator do something now and then.
+func (w *world) operate() {
+	if w.phase != phaseFaults {
+		return
+	}
+	if len(w.partitions) > 0 {
+		w.operation(adminKind(w.rng.IntN(int(adminKinds))), pick(w.rng, w.partitions...))
+	}
+	w.at(w.between(w.cfg.admin/2, w.cfg.admin*3/2), nil, w.operate)
+}
+
+// operation is one thing that an operator does.
+func (w *world) operation(kind adminKind, id partID) {
+	var ev controller.Event
+	switch kind {
+	case adminReassign:
+		target := w.someNodes(1 + w.rng.IntN(min(3, len(w.nodes))))
+		if w.chance(0.2) {
+			target = nil // cancels what is under way
+		}
+		ev = &controller.Reassign{Partitions: []controller.Reassignment{{ID: id, Replicas: target}}}
+	case adminPreferred:
+		ev = &controller.Elect{IDs: []storage.ID{id}, Kind: controller.Preferred}
+	case adminUnclean:
+		if !w.cfg.unclean {
+			return
+		}
+		ev = &controller.Elect{IDs: []storage.ID{id}, Kind: controller.Unclean}
+	case adminGrow:
+		w.grow(id.Topic)
+		return
+	case adminDelete:
+		w.deleteRecords(id)
+		return
+	case adminKinds:
+	}
+	w.counts.admin[kind]++
+	w.admin(adminAt, ev, func(reply controller.Reply, err error) {
+		if w.tracing() {
+			w.trace("admin: %T of %s: %v %v", ev, short(id), reply.Errs, err)
+		}
+		if err == nil && errors.Join(reply.Errs...) == nil {
+			w.counts.adminDone[kind]++
+		}
+	})
+}
+
+// grow gives a topic a partition more.
+func (w *world) grow(topic storage.TopicID) {
+	n := 0
+	for _, id := range w.partitions {
+		if id.Topic == topic {
+			n++
+		}
+	}
+	if n >= 4 {
+		return
+	}
+	id := partID{Topic: topic, Partition: int32(n)}
+	w.counts.admin[adminGrow]++
+	w.admin(adminAt, &controller.AddPartitions{Topics: []controller.MorePartitions{{ID: topic, Count: int32(n + 1)}}}, func(reply controller.Reply, err error) {
+		if err == nil && errors.Join(reply.Errs...) == nil && w.phase == phaseFaults {
+			w.counts.adminDone[adminGrow]++
+			w.partitions = append(w.partitions, id)
+		}
+	})
+}
+
+// someNodes are n different nodes.
+func (w *world) someNodes(n int) []int32 {
+	var out []int32
+	for _, i := range w.rng.Perm(len(w.nodes))[:n] {
+		out = append(out, w.nodes[i].id)
+	}
+	return out
+}
+
+// deleteRecords raises the start of a log at its leader, as DeleteRecords and
+// retention do.
+func (w *world) deleteRecords(id partID) {
+	w.counts.admin[adminDelete]++
+	for _, n := range w.nodes {
+		if n.p == nil {
+			continue
+		}
+		r := n.p.replicas[id]
+		if r == nil || r.cutting || r.core.CheckAppend(false, n.p.now()) != nil {
+			continue
+		}
+		// The batches that producers may send again stay: a replica that begins
+		// behind them would not know them.
+		hw := r.core.HighWatermark()
+		for _, p := range r.log.state() {
+			hw = min(hw, p.last[0].base)
+		}
+		if hw <= r.log.start {
+			continue
+		}
+		w.counts.adminDone[adminDelete]++
+		w.counts.deleted++
+		r.log.raise(r.log.start + 1 + w.rng.Int64N(hw-r.log.start))
+		r.core.Advance(n.p.now())
+		r.moved()
+		return
+	}
+}

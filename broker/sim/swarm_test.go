@@ -1,0 +1,110 @@
+package sim
+
+import (
+	"fmt"
+	"strings"
+	"time"
+)
+
+// simConfig is what a seed runs: sizes, rules, timers, and which faults there are.
+type simConfig struct {
+	nodes, partitions    int
+	rf, minISR           int
+	fsync, unclean       bool
+	session, heartbeat   time.Duration
+	lag                  time.Duration
+	lagMessages          int64
+	tick                 time.Duration // of the quorum
+	keepEntries          int           // of the log of metadata
+	voters               int           // at the beginning
+	eager                bool          // followers fetch on before their disk has answered
+	admin                time.Duration // between things that an operator does
+	producers, consumers int
+	groups               int
+	window               int
+	acks                 []int8
+	pause                time.Duration // between writes of a producer
+	timeout              time.Duration // of a client's call
+	faulty               time.Duration // how long there are faults
+	every                time.Duration // one fault in the mean
+	net                  netFaults
+	disk                 diskFaults
+	faults               []faultKind
+}
+
+func (c *simConfig) String() string {
+	var kinds []string
+	for _, f := range c.faults {
+		kinds = append(kinds, f.String())
+	}
+	return fmt.Sprintf("%d nodes, %d partitions, rf %d, min ISR %d, fsync %v, unclean %v, session %v, lag %v, acks %v, %v of %s",
+		c.nodes, c.partitions, c.rf, c.minISR, c.fsync, c.unclean, c.session, c.lag, c.acks, c.faulty, strings.Join(kinds, " "))
+}
+
+// swarm makes the configuration of a seed: each seed has a random subset of the
+// faults and random sizes, so that no fault hides another in every run. One
+// seed in 50 is long.
+func swarm(k *kernel) simConfig {
+	r := k.rng
+	c := simConfig{
+		nodes:       pick(r, 1, 2, 3, 3, 3, 3, 3, 4, 5),
+		partitions:  1 + r.IntN(3),
+		fsync:       r.IntN(3) > 0,
+		unclean:     r.IntN(6) == 0,
+		session:     pick(r, time.Second, 2*time.Second, 2*time.Second, 4*time.Second),
+		lag:         pick(r, 2*time.Second, 5*time.Second, 10*time.Second),
+		lagMessages: pick[int64](r, 0, 0, 0, 20),
+		tick:        pick(r, 25*time.Millisecond, 25*time.Millisecond, 50*time.Millisecond, 100*time.Millisecond),
+		producers:   1 + r.IntN(3),
+		consumers:   1 + r.IntN(2),
+		groups:      pick(r, 0, 0, 1, 2),
+		window:      pick(r, 1, 3, 5),
+		pause:       pick(r, 30*time.Millisecond, 80*time.Millisecond, 200*time.Millisecond),
+		timeout:     pick(r, 500*time.Millisecond, 1500*time.Millisecond, 4000*time.Millisecond),
+		faulty:      k.between(10*time.Second, 14*time.Second),
+		every:       pick(r, 300*time.Millisecond, 800*time.Millisecond, 2000*time.Millisecond),
+	}
+	c.heartbeat = c.session / 8
+	c.keepEntries = pick(r, 5, 50, 1000)
+	c.voters = pick(r, 1, min(3, c.nodes), min(3, c.nodes))
+	c.eager = r.IntN(2) == 0
+	c.admin = pick(r, 500*time.Millisecond, 2*time.Second, time.Hour)
+	c.rf = 1 + r.IntN(c.nodes)
+	if c.nodes >= 3 && r.IntN(3) > 0 {
+		c.rf = 3
+	}
+	c.minISR = 1 + r.IntN(c.rf)
+	if c.rf >= 3 && r.IntN(2) == 0 {
+		c.minISR = 2
+	}
+	c.acks = pick(r, []int8{-1}, []int8{-1}, []int8{-1, 1}, []int8{-1, 1, 0})
+	if r.IntN(50) == 0 {
+		c.faulty = k.between(30*time.Second, 60*time.Second)
+	}
+	c.net = netFaults{delay: 200 * time.Microsecond, jitter: pick(r, 0, 500*time.Microsecond, 20*time.Millisecond)}
+	c.disk = soundDisk
+	if r.IntN(3) == 0 {
+		c.net.loss = pick(r, 0.005, 0.05)
+	}
+	if r.IntN(3) == 0 {
+		c.net.double = 0.05
+	}
+	if r.IntN(3) == 0 {
+		c.net.late, c.net.lateness = 0.01, 10*time.Second
+	}
+	if r.IntN(4) == 0 {
+		c.disk.latency = pick(r, 5*time.Millisecond, 50*time.Millisecond)
+	}
+	if r.IntN(5) == 0 {
+		c.disk.eioSync = 0.002
+	}
+	if r.IntN(5) == 0 {
+		c.disk.eioWrite = 0.002
+	}
+	for f := range faultKinds {
+		if r.IntN(2) == 0 {
+			c.faults = append(c.faults, f)
+		}
+	}
+	return c
+}

@@ -1,0 +1,281 @@
+package sim
+
+import (
+	"io"
+	"time"
+
+	"leat/storage"
+)
+
+// phase is where a run is.
+type phase uint8
+
+const (
+	phaseStart  phase = iota // nodes start, topics are made
+	phaseFaults              // clients work, things go wrong
+	phaseHeal                // everything is put right, clients end what they began
+	phaseQuiet               // nobody asks for anything
+)
+
+// world is a cluster with its clients, on one kernel.
+type world struct {
+	*kernel
+	seed  uint64
+	cfg   simConfig
+	net   *network
+	nodes []*node
+	// checks judges each step, hist at the end what clients were told.
+	checks *checker
+	hist   *history
+	counts counts
+	phase  phase
+	broken string // what was found wrong first
+	// counted is the newest entry of the metadata that was counted.
+	counted uint64
+
+	partitions []partID
+	producers  []*producer
+	// groupTopic is __consumer_offsets.
+	groupTopic storage.TopicID
+	committers []*committer
+	memberIDs  int
+	commits    int64
+	consumers  []*consumer
+	processes  int
+	values     uint64
+}
+
+func (w *world) node(id int32) *node { return w.nodes[id-1] }
+
+func (w *world) newProcess() int {
+	w.processes++
+	return w.processes
+}
+
+// newValues takes as many values as there are records; none is ever given again.
+func (w *world) newValues(count int32) uint64 {
+	first := w.values + 1
+	w.values += uint64(count)
+	return first
+}
+
+// ends are all ends of the network, nodes first.
+func (w *world) ends() []addr {
+	var out []addr
+	for _, n := range w.nodes {
+		out = append(out, n.addr())
+	}
+	for i := range w.cfg.clients() {
+		out = append(out, clientBase+addr(i))
+	}
+	return out
+}
+
+func (c *simConfig) clients() int { return 1 + c.producers + c.consumers + c.groups }
+
+// newTopicID draws an id from the seed.
+func (w *world) newTopicID() (id storage.TopicID) {
+	for i := range id {
+		id[i] = byte(w.rng.Uint32())
+	}
+	return id
+}
+
+func newWorld(seed uint64, log io.Writer) *world {
+	k := newKernel(seed)
+	k.log = log
+	w := &world{kernel: k, seed: seed, cfg: swarm(k)}
+	w.net = newNetwork(k, &w.counts)
+	w.net.there = w.presence
+	w.hist = newHistory()
+	w.checks = newChecker(worldView{w}, w.hist)
+	for i := range w.cfg.nodes {
+		w.nodes = append(w.nodes, newNode(w, int32(i+1)))
+	}
+	return w
+}
+
+// failed notes what was found wrong; the first ends the run.
+func (w *world) failed(invariant, what string) {
+	if w.broken == "" {
+		w.broken = invariant + ": " + what
+		w.trace("FAILED %s", w.broken)
+		w.dump()
+	}
+}
+
+// dump tells how every replica is.
+func (w *world) dump() {
+	if !w.tracing() {
+		return
+	}
+	for _, n := range w.nodes {
+		if n.p == nil {
+			continue
+		}
+		for _, r := range n.p.order {
+			w.trace("node %d %s: %+v epochs %v cutting %v %v: %v", n.id, short(r.id), r.log.Offsets(), r.log.epochs, r.cutting, r.core.Failed(), r.core)
+		}
+	}
+}
+
+func (w *world) over() bool { return w.broken != "" }
+
+// simulate runs a seed to its end. It returns what was found wrong, "" if nothing
+// was.
+func (w *world) simulate() string {
+	w.trace("seed %d: %v", w.seed, &w.cfg)
+	for _, n := range w.nodes {
+		w.at(w.between(0, 100*time.Millisecond), nil, n.start)
+	}
+	ready := false
+	w.at(0, nil, func() { w.whenReady(func() { ready = true }) })
+	w.run(time.Minute, func() bool { return ready || w.over() })
+	if !ready {
+		w.failed("start", "no cluster after a minute")
+		return w.broken
+	}
+	w.work()
+	w.phase = phaseFaults
+	w.net.faults = w.cfg.net
+	for _, n := range w.nodes {
+		n.disk.faults = w.cfg.disk
+	}
+	w.at(w.cfg.every, nil, w.faults)
+	w.at(w.cfg.admin, nil, w.operate)
+	w.run(w.now+w.cfg.faulty, w.over)
+	w.heal()
+	w.run(w.now+w.between(0, 2*time.Second), w.over)
+	w.quiet()
+	// By then everything must be well; most often it is much earlier.
+	limit := w.now + w.cfg.session + w.cfg.lag + 20*time.Second
+	for calm := 0; w.now < limit && calm < 3 && !w.over(); {
+		w.run(w.now+200*time.Millisecond, w.over)
+		if calm++; !w.well() {
+			calm = 0
+		}
+	}
+	if !w.over() {
+		w.checks.quiesced()
+	}
+	w.counts.seeds, w.counts.steps = 1, w.steps
+	if w.cfg.faulty > 20*time.Second {
+		w.counts.long = 1
+	}
+	return w.broken
+}
+
+// whenReady calls done once every broker is registered and in service.
+func (w *world) whenReady(done func()) {
+	for _, n := range w.nodes {
+		if n.p != nil && n.p.meta.desk.Deciding() {
+			s := n.p.meta.shown
+			all := true
+			for _, n := range w.nodes {
+				all = all && s.Eligible(n.id, -1)
+			}
+			if all {
+				done()
+				return
+			}
+		}
+	}
+	w.at(20*time.Millisecond, nil, func() { w.whenReady(done) })
+}
+
+// work makes the topics, and the clients that use them.
+func (w *world) work() {
+	missing := 1
+	end := clientBase
+	next := func() addr {
+		end++
+		return end
+	}
+	w.createTopic(w.newTopicID(), "topic", w.cfg.partitions, w.cfg.rf, func(ids []partID) {
+		missing--
+		w.partitions = append(w.partitions, ids...)
+		for i := range w.cfg.producers {
+			w.addProducer(next(), ids[i%len(ids)], pick(w.rng, w.cfg.acks...))
+		}
+		for i := range w.cfg.consumers {
+			w.addConsumer(next(), ids[i%len(ids)])
+		}
+	})
+	if w.cfg.groups > 0 {
+		missing++
+		w.groupTopic = w.newTopicID()
+		w.createTopic(w.groupTopic, "__consumer_offsets", 1, w.cfg.rf, func(ids []partID) {
+			missing--
+			for range w.cfg.groups {
+				w.addCommitter(next(), ids[0], partID{Topic: w.newTopicID()})
+			}
+		})
+	}
+	w.run(w.now+time.Minute, func() bool { return missing == 0 || w.over() })
+}
+
+// heal puts everything right.
+func (w *world) heal() {
+	w.phase = phaseHeal
+	w.trace("healed")
+	w.net.heal()
+	for _, n := range w.nodes {
+		n.disk.faults, n.disk.stalled = soundDisk, 0
+		if n.p != nil {
+			n.p.paused = 0
+		}
+		// The scrub finds every bit that has flipped.
+		for _, id := range n.logIDs() {
+			if !n.logs[id].intact() {
+				n.crash(false, false)
+			}
+		}
+		n.start()
+	}
+}
+
+// quiet has the clients end what they began.
+func (w *world) quiet() {
+	w.phase = phaseQuiet
+	for _, p := range w.producers {
+		p.done = true
+	}
+	for _, c := range w.committers {
+		c.done = true
+	}
+}
+
+// well reports whether clients have ended, and every partition is led and wholly
+// in sync.
+func (w *world) well() bool {
+	for _, p := range w.producers {
+		if len(p.sending) > 0 {
+			return false
+		}
+	}
+	for _, n := range w.nodes {
+		if n.p == nil || w.nodes[0].p == nil || n.p.meta.applied != w.nodes[0].p.meta.applied {
+			return false
+		}
+	}
+	s := w.nodes[0].p.meta.shown
+	for _, t := range s.Topics() {
+		for i := range t.Partitions {
+			id, part := partID{Topic: t.ID, Partition: int32(i)}, &t.Partitions[i]
+			if part.Leader < 0 || len(part.ISR) < len(part.Replicas) || len(part.Adding) > 0 {
+				return false
+			}
+			leader := w.node(part.Leader).p.replicas[id]
+			if leader == nil || leader.core.CheckAppend(false, leader.p.now()) != nil {
+				return false
+			}
+			for _, r := range part.Replicas {
+				other := w.node(r).p.replicas[id]
+				if leader == nil || other == nil || other.core.HighWatermark() != leader.log.end {
+					return false
+				}
+			}
+		}
+	}
+	return true
+}
