@@ -30,6 +30,7 @@ UNRACED := TestFetchPathAllocations|TestIdleMemory|TestKeysMemory|TestRewriteAll
 # CI proves every time what it says, also when nothing changed.
 UNCACHED := $(if $(CI),-count=1)
 FUZZTIME ?= 10s
+SEEDS ?= 2000
 SOAK ?= 10m
 FRAMES ?= 10m
 KILLS ?= 500
@@ -38,7 +39,7 @@ HTTPFUZZ ?= 2m
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help build run check fmt test unit e2e clients conformance bench fuzz frames soak chaos clean lint-tool c-compiler test-tools conformance-tools
+.PHONY: help build run check fmt test unit sim e2e clients conformance bench fuzz frames soak chaos clean lint-tool c-compiler test-tools conformance-tools
 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## (.*)/\1|\2/' | while IFS='|' read -r target words; do printf '  %-11s %s\n' "$$target" "$$words"; done
@@ -69,13 +70,19 @@ check: lint-tool c-compiler ## Format, vet, lint, layers and module files; chang
 fmt: lint-tool ## Format every Go file
 	@$(LINT) fmt ./...
 
-test: test-tools unit e2e clients ## All tests: unit tests with the race detector, then the binary from outside
+test: test-tools unit sim e2e clients ## All tests: unit tests with the race detector, simulated clusters, then the binary from outside
 
 unit: test-tools ## Only the unit tests
 	@echo "test: unit tests with the race detector"
 	@CGO_ENABLED=1 go test -race -timeout 15m $(UNCACHED) $(PACKAGES)
 	@echo "test: what the race detector would distort or draw out"
 	@go test -timeout 5m $(UNCACHED) -run '^($(UNRACED))$$' ./api/kafka ./api/ws ./storage ./storage/record
+
+# Each seed is a cluster with lossy networks and crashing disks; a seed that fails says how to run it again, and is written to
+# broker/sim/testdata/seeds, which every run begins with. Commit it with the fix.
+sim: ## Simulated clusters, one a seed, and what they covered (SEEDS=2000)
+	@echo "test: simulated clusters"
+	@LEAT_SEEDS=$(SEEDS) go test -count=1 -timeout 0 -v -run '^TestSim$$' ./broker/sim/
 
 e2e: build test-tools ## Only the tests that run the binary
 	@echo "test: the binary from outside"
