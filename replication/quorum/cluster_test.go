@@ -368,3 +368,22 @@ func TestThree(t *testing.T) {
 		}
 	}
 }
+
+// TestBeginning proves that a member of a new cluster of several durably knows its
+// fellows before it says anything: after a power cut it is no stranger to them.
+func TestBeginning(t *testing.T) {
+	c := newCluster(t, quorum.Options{}, 1, 2, 3)
+	messages := 0
+	c.sent = func(m quorum.Message) {
+		messages++
+		store := c.nodes[m.From].store
+		core, err := quorum.Open(quorum.Options{ID: m.From}, store.Lose(store.Unsynced()), &quorumtest.Machine{})
+		if err != nil || fmt.Sprint(core.Status().Voters) != "[1 2 3]" {
+			t.Fatalf("node %d says %s and knows %v: %v", m.From, m.Raft.GetType(), core.Status().Voters, err)
+		}
+	}
+	c.elect()
+	if messages == 0 {
+		t.Error("nothing was said")
+	}
+}
