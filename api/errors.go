@@ -48,6 +48,7 @@ const (
 	KafkaInvalidReplicationFactor    int16 = 38
 	KafkaInvalidReplicaAssignment    int16 = 39
 	KafkaInvalidConfig               int16 = 40
+	KafkaNotController               int16 = 41
 	KafkaInvalidRequest              int16 = 42
 	KafkaUnsupportedForMessageFormat int16 = 43
 	KafkaPolicyViolation             int16 = 44
@@ -138,6 +139,10 @@ var table = []row{
 	{broker.ErrInvalidReplicationFactor, KafkaInvalidReplicationFactor, http.StatusUnprocessableEntity, "invalid_replication_factor", "Invalid replication factor", final, show},
 	{broker.ErrInvalidAssignment, KafkaInvalidReplicaAssignment, http.StatusUnprocessableEntity, "invalid_replica_assignment", "Invalid replica assignment", final, show},
 	{broker.ErrNoProducerIDs, KafkaPolicyViolation, http.StatusServiceUnavailable, "no_producer_ids", "Producer ids are exhausted", final, show},
+	{broker.ErrUnknownOutcome, KafkaRequestTimedOut, http.StatusServiceUnavailable, "outcome_unknown", "Outcome of the change is unknown", unclear, hide},
+	{broker.ErrNotController, KafkaNotController, http.StatusServiceUnavailable, "not_controller", "Not the controller", retry, show},
+	{broker.ErrTooManyChanges, KafkaThrottlingQuotaExceeded, http.StatusServiceUnavailable, "overloaded", "Overloaded", retry, show},
+	{broker.ErrChangeTooLarge, KafkaPolicyViolation, http.StatusRequestEntityTooLarge, "change_too_large", "Change is too large", final, show},
 	{broker.ErrInvalidConfig, KafkaInvalidConfig, http.StatusUnprocessableEntity, "invalid_config", "Invalid configuration", final, show},
 	{broker.ErrInvalidRequest, KafkaInvalidRequest, http.StatusBadRequest, "invalid_request", "Invalid request", final, show},
 	{broker.ErrInvalidAcks, KafkaInvalidRequiredAcks, http.StatusBadRequest, "invalid_acks", "Invalid required acks", final, show},

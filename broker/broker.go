@@ -32,7 +32,7 @@ type Broker struct {
 	static   map[string]string
 	dir      *storage.Dir
 	db       *meta.DB
-	proposer controller.Proposer
+	proposer *replication.Metadata
 	metrics  *metrics
 	ids      producerIDs
 	groups   coordinators
@@ -104,11 +104,15 @@ func (b *Broker) open(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	if b.proposer, err = replication.OpenLocal(b.db); err != nil {
-		return &storage.DamagedError{Path: b.dir.MetaPath(), Err: err}
-	}
 	if err := b.claim(); err != nil {
 		return err
+	}
+	who := b.dir.Identity()
+	b.proposer, err = replication.OpenMetadata(ctx, b.db, replication.MetadataOptions{
+		NodeID: who.NodeID, NodeUUID: who.NodeUUID, Logger: b.opts.Logger, Registerer: b.opts.Registerer,
+	})
+	if err != nil {
+		return damagedMetadata(b.dir.MetaPath(), err)
 	}
 	if err := b.tidy(ctx); err != nil {
 		return err
@@ -235,6 +239,9 @@ func (b *Broker) Close() error {
 	<-b.ids.turn
 	defer b.ids.turn.give()
 	var errs []error
+	if b.proposer != nil {
+		b.proposer.Close()
+	}
 	if b.db != nil {
 		errs = append(errs, b.db.Close())
 	}
@@ -287,8 +294,9 @@ func (b *Broker) ClusterID() string { return b.dir.Identity().ClusterID }
 // NodeID is this node's id.
 func (b *Broker) NodeID() int32 { return b.dir.Identity().NodeID }
 
-// Controller is the id of the node that decides about metadata.
-func (b *Broker) Controller() int32 { return b.NodeID() }
+// Controller is the id of the node that decides about metadata, -1 if there is
+// none at the moment.
+func (b *Broker) Controller() int32 { return b.proposer.Controller() }
 
 // Node is one node of the cluster and the address of its Kafka door.
 type Node struct {

@@ -54,6 +54,10 @@ var (
 	ErrInvalidReplicationFactor = controller.ErrInvalidReplicationFactor
 	ErrInvalidAssignment        = controller.ErrInvalidAssignment
 	ErrNoProducerIDs            = controller.ErrNoProducerIDs
+	ErrNotController            = controller.ErrNotController
+	ErrUnknownOutcome           = replication.ErrUnknownOutcome
+	ErrTooManyChanges           = replication.ErrTooManyProposals
+	ErrChangeTooLarge           = replication.ErrChangeTooLarge
 
 	ErrLeadershipLost               = replication.ErrLeadershipLost
 	ErrNotLeader                    = replication.ErrNotLeader

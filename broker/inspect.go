@@ -51,6 +51,9 @@ func readMetadata(db *meta.DB, dir string, out *storage.Metadata) error {
 	if err != nil {
 		return err
 	}
+	if err := replication.CheckMetadata(db); err != nil {
+		return err
+	}
 	if out.ClusterID, out.NodeUUID, err = readOwner(db, dir); err != nil {
 		return err
 	}

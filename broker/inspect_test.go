@@ -39,6 +39,7 @@ func TestInspect(t *testing.T) {
 	if r := b.DeleteRecords(t.Context(), auth.Anonymous, []DeleteRecordsSpec{{Topic: "cut", Offset: 3}})[0]; r.Err != nil {
 		t.Fatal(r.Err)
 	}
+	who := b.dir.Identity()
 	if err := b.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -55,10 +56,11 @@ func TestInspect(t *testing.T) {
 	change := func(t *testing.T, m disk.FS, events ...controller.Event) *meta.DB {
 		db, err := meta.Open(meta.Options{FS: m, Dir: "/data/db"})
 		must(t, err)
-		local, err := replication.OpenLocal(db)
+		metadata, err := replication.OpenMetadata(t.Context(), db, replication.MetadataOptions{NodeID: who.NodeID, NodeUUID: who.NodeUUID})
 		must(t, err)
+		defer metadata.Close()
 		for _, ev := range events {
-			_, err := local.Propose(t.Context(), ev)
+			_, err := metadata.Propose(t.Context(), ev)
 			must(t, err)
 		}
 		return db

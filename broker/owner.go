@@ -32,7 +32,10 @@ func (b *Broker) checkMeta(ctx context.Context, d *storage.Dir) error {
 	}
 	_, err = meta.Peek(ctx, meta.Options{FS: d.FS(), Dir: d.MetaPath(), Logger: b.opts.Logger}, func(db *meta.DB) error {
 		_, foreign, err := owned(db, d)
-		return errors.Join(foreign, err)
+		if err = errors.Join(foreign, err); err != nil {
+			return err
+		}
+		return damagedMetadata(d.MetaPath(), replication.CheckMetadata(db))
 	})
 	return err
 }
@@ -47,7 +50,16 @@ func (b *Broker) claim() error {
 	who := b.dir.Identity()
 	batch := b.db.NewBatch()
 	batch.Set(ownerKey, []byte(who.ClusterID+" "+who.NodeUUID))
-	return b.db.Commit(batch)
+	return b.db.CommitLazy(batch) // the first change of metadata makes both durable
+}
+
+// damagedMetadata makes a DamagedError of an error that says that the metadata
+// cannot be right.
+func damagedMetadata(dir string, err error) error {
+	if replication.IsDamaged(err) {
+		return &storage.DamagedError{Path: dir, Err: err}
+	}
+	return err
 }
 
 // owned says whether the store names its owner; foreign is why it is not the

@@ -209,7 +209,12 @@ func (b *Broker) makeLogsInTurn(ctx context.Context, ev controller.Event, valida
 	if err = b.openCreated(ctx, names, next); err == nil {
 		reply, err = b.proposer.Propose(ctx, ev)
 	}
-	if err != nil {
+	switch {
+	case errors.Is(err, ErrUnknownOutcome):
+		// They may be in the metadata, and then their logs must be there; else the
+		// next start removes them.
+		return nil, nil, err
+	case err != nil:
 		b.discard(names)
 		return nil, nil, err
 	}
