@@ -248,6 +248,9 @@ func (s *Shard) Next(now time.Time) (Todo, bool) {
 }
 
 func (s *Shard) advance(now time.Time) {
+	if s.role == failed {
+		return // what could not be done cannot be done now
+	}
 	if s.wipe {
 		s.out.Wipe = true
 		return
@@ -276,9 +279,9 @@ func (s *Shard) advance(now time.Time) {
 }
 
 // Wiped says that the view is empty, or with err that it cannot be emptied, which
-// ends the service.
+// ends the service: nothing is made of what is left of it.
 func (s *Shard) Wiped(now time.Time, err error) {
-	s.wipe = false
+	s.wipe = err != nil
 	if err != nil {
 		s.fail(now, err)
 	}
