@@ -122,7 +122,9 @@ func (r *Replica) act(a Action) Action {
 	r.follow.step = acting
 	if a.Kind != Append && a.Offset < r.hw {
 		a.BelowHW = true // looked at before the cut (KAFKA-19474)
-		r.hw = a.Offset
+	}
+	if a.BelowHW {
+		r.hw = max(min(r.hw, a.Offset), r.log.Offsets().Start)
 	}
 	return a
 }
@@ -138,7 +140,7 @@ func (r *Replica) diverged(at EpochEnd, got *FetchResponse, now Instant) Action 
 		r.follow.next(now)
 		return Action{}
 	case cut < o.Start:
-		return r.act(Action{Kind: Restart, Offset: got.LogStart})
+		return r.act(Action{Kind: Restart, Offset: got.LogStart, BelowHW: true})
 	default:
 		return r.act(Action{Kind: Truncate, Offset: cut})
 	}
@@ -151,8 +153,10 @@ func (r *Replica) outOfRange(got *FetchResponse, now Instant) Action {
 	case r.follow.asked.LastEpoch > r.part.LeaderEpoch:
 		r.follow.failed = fmt.Errorf("%v holds batches of leader epoch %d, it is at %d", r.o.ID, r.follow.asked.LastEpoch, r.part.LeaderEpoch)
 		return Action{Kind: Fail}
-	case got.LogStart > o.End, got.LeaderEnd < o.Start:
+	case got.LogStart > o.End:
 		return r.act(Action{Kind: Restart, Offset: got.LogStart})
+	case got.LeaderEnd < o.Start:
+		return r.act(Action{Kind: Restart, Offset: got.LogStart, BelowHW: true})
 	case got.LeaderEnd < o.End: // only after an unclean election
 		return r.act(Action{Kind: Truncate, Offset: got.LeaderEnd})
 	default:

@@ -290,3 +290,45 @@ func TestDamagedAnswers(t *testing.T) {
 	decide()
 	round(nil)
 }
+
+// A log that begins behind what it has in common with the leader's goes as a
+// whole, and that is told as a loss of what was committed, whether the leader's log
+// ends before it or holds other records there; not so if the leader has only
+// dropped more at its begin.
+func TestRestart(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		got  FetchResponse
+		err  error
+		want Action
+	}{
+		{"other records", FetchResponse{LogStart: 2, LeaderEnd: 30, Diverging: &EpochEnd{Epoch: 0, End: 5}}, nil, Action{Kind: Restart, Offset: 2, BelowHW: true}},
+		{"a shorter log", FetchResponse{LogStart: 2, LeaderEnd: 5}, ErrOffsetOutOfRange, Action{Kind: Restart, Offset: 2, BelowHW: true}},
+		{"a log that begins later", FetchResponse{LogStart: 25, LeaderEnd: 30}, ErrOffsetOutOfRange, Action{Kind: Restart, Offset: 25}},
+		{"a log that ends earlier", FetchResponse{LogStart: 2, LeaderEnd: 15}, ErrOffsetOutOfRange, Action{Kind: Truncate, Offset: 15, BelowHW: true}},
+		{"nothing to be seen", FetchResponse{LogStart: 2, LeaderEnd: 30}, ErrOffsetOutOfRange, Action{}},
+	} {
+		l := &toyLog{}
+		l.restart(10)
+		l.append(1, 10, "x", false)
+		r := NewReplica(Options{Self: 2}, l, 18)
+		if _, err := r.Decide(controller.Partition{Leader: 1, LeaderEpoch: 2, Replicas: []int32{1, 2}, ISR: []int32{1}}, everyone{}, 0); err != nil {
+			t.Fatal(err)
+		}
+		f, _ := r.NextFetch(0)
+		c.got.LeaderEpoch, c.got.HW = 2, 30
+		a := r.Fetched(&f, &c.got, c.err, 0)
+		if a != c.want {
+			t.Errorf("%s: %v, want %v", c.name, a, c.want)
+		}
+		if hw := r.HighWatermark(); a.BelowHW && hw > max(a.Offset, 10) {
+			t.Errorf("%s: the high watermark is %d before the cut", c.name, hw)
+		}
+		if a.Kind == Restart {
+			l.restart(a.Offset)
+			if _, rose := r.Did(a, &c.got, 0); r.HighWatermark() != a.Offset {
+				t.Errorf("%s: the high watermark is %d after it, rose %v", c.name, r.HighWatermark(), rose)
+			}
+		}
+	}
+}
