@@ -123,7 +123,7 @@ func storeWithTables(t *testing.T) *disk.Mem {
 	db := mustOpen(t, m, "/data/db")
 	value := strings.Repeat("v", 100_000)
 	for i := range 60 {
-		mustSet(t, db, string(LogKey(uint64(i))), value)
+		mustSet(t, db, string(numbered(uint64(i))), value)
 	}
 	if err := db.pebble.Flush(); err != nil {
 		t.Fatal(err)
@@ -191,7 +191,7 @@ func TestFailedFlushIsFinal(t *testing.T) {
 	value := strings.Repeat("v", 100_000)
 	n := 0
 	for err == nil {
-		if err = set(db, string(LogKey(uint64(n))), value); err == nil {
+		if err = set(db, string(numbered(uint64(n))), value); err == nil {
 			n++
 		}
 	}

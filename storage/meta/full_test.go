@@ -40,7 +40,7 @@ func TestFullDiskEverywhere(t *testing.T) {
 			t.Fatalf("operation %d: open: %v", at, err)
 		}
 		for i := range 20 {
-			if err := set(db, string(LogKey(uint64(i))), fmt.Sprint(i, value)); err != nil {
+			if err := set(db, string(numbered(uint64(i))), fmt.Sprint(i, value)); err != nil {
 				t.Fatalf("operation %d: commit %d: %v", at, i, err)
 			}
 		}
@@ -50,7 +50,7 @@ func TestFullDiskEverywhere(t *testing.T) {
 		m.SetFault(nil)
 		again := mustOpen(t, m.CrashClone(0, nil), "/data/db")
 		for i := range 20 {
-			if v, err := again.Get(LogKey(uint64(i))); err != nil || string(v) != fmt.Sprint(i, value) {
+			if v, err := again.Get(numbered(uint64(i))); err != nil || string(v) != fmt.Sprint(i, value) {
 				t.Fatalf("operation %d: entry %d: %d bytes, %v", at, i, len(v), err)
 			}
 		}

@@ -1,12 +1,11 @@
 package meta
 
-import "encoding/binary"
-
 // Every key in the store starts with one of these bytes. Two owners never
 // share one; numbers in keys are big endian, so that keys sort as numbers do.
 //
 //	key                     value                          owner
-//	"L" index u64           metadata log entry             replication
+//	"L" …                   the log of versions without    replication
+//	                        a quorum, removed at a start
 //	"S" record key          state made from the log        replication/controller
 //	"A"                     last applied index, u64        replication/quorum
 //	"Q" …                   log, term, vote, members, see  replication/quorum
@@ -30,19 +29,6 @@ const (
 	PrefixBroker  = 'B'
 	PrefixGroups  = 'G'
 )
-
-// LogKey is the key of the metadata log entry at index.
-func LogKey(index uint64) []byte {
-	return binary.BigEndian.AppendUint64([]byte{PrefixLog}, index)
-}
-
-// LogIndex is the index in a key that LogKey made.
-func LogIndex(key []byte) (index uint64, ok bool) {
-	if len(key) != 9 || key[0] != PrefixLog {
-		return 0, false
-	}
-	return binary.BigEndian.Uint64(key[1:]), true
-}
 
 // StateKey is the key of the state record named by key.
 func StateKey(key []byte) []byte { return append([]byte{PrefixState}, key...) }

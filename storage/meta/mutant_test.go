@@ -119,7 +119,7 @@ func proveCommitted(t testing.TB, mute func(disk.Op) bool) {
 		value := strings.Repeat("v", size)
 		for range []int{3, 20, 3}[run] {
 			n := done.Load()
-			if err := set(db, string(LogKey(uint64(n))), fmt.Sprint(n), "Sv", value); err != nil {
+			if err := set(db, string(numbered(uint64(n))), fmt.Sprint(n), "Sv", value); err != nil {
 				t.Fatal(err)
 			}
 			done.Store(n + 1)
@@ -159,7 +159,7 @@ func (c *powerCut) check(t testing.TB) {
 	}
 	defer func() { _ = db.Close() }()
 	for n := range c.done {
-		if v, err := db.Get(LogKey(uint64(n))); err != nil || string(v) != fmt.Sprint(n) {
+		if v, err := db.Get(numbered(uint64(n))); err != nil || string(v) != fmt.Sprint(n) {
 			t.Fatalf("a cut before %v leaves %v: commit %d of %d: %v", c.op, names, n, c.done, err)
 		}
 	}
