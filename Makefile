@@ -39,7 +39,7 @@ HTTPFUZZ ?= 2m
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help build run check fmt test unit sim e2e clients conformance bench fuzz frames soak chaos clean lint-tool c-compiler test-tools conformance-tools
+.PHONY: help build run check fmt test unit sim breakages e2e clients conformance bench fuzz frames soak chaos clean lint-tool c-compiler test-tools conformance-tools
 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## (.*)/\1|\2/' | while IFS='|' read -r target words; do printf '  %-11s %s\n' "$$target" "$$words"; done
@@ -83,6 +83,11 @@ unit: test-tools ## Only the unit tests
 sim: ## Simulated clusters, one a seed, and what they covered (SEEDS=2000)
 	@echo "test: simulated clusters"
 	@LEAT_SEEDS=$(SEEDS) go test -count=1 -timeout 0 -v -run '^TestSim$$' ./broker/sim/
+	@echo "test: every state of three replicas, within limits; and some rules broken on purpose"
+	@LEAT_BREAKAGES=short go test -count=1 -timeout 15m -v -run '^(TestExplore|TestBreakages)$$' ./broker/sim/
+
+breakages: ## Every rule of replication that a simulation guards, broken on purpose: each must be caught
+	@LEAT_BREAKAGES=all go test -count=1 -timeout 0 -v -run '^TestBreakages$$' ./broker/sim/
 
 e2e: build test-tools ## Only the tests that run the binary
 	@echo "test: the binary from outside"

@@ -148,9 +148,9 @@ func (x *exploration) start(w *xworld, n *xnode) {
 	x.learn(w, n)
 }
 
-// fetch has a follower ask its leader, which answers at once: until the follower
-// does something else nobody can tell when the answer came. Or the answer does not
-// come, and the request only later.
+// fetch has a follower ask its leader, which answers at once: an answer that comes
+// later is one that did not come, and another. Or the answer does not come, and
+// the request only later.
 func (x *exploration) fetch(w *xworld, i int) {
 	leader := w.nodes[i].r.Leader()
 	if leader < 0 || w.nodes[i].r.Role() != replication.Follower || w.nodes[leader-1].r == nil {

@@ -29,10 +29,12 @@ type exploreLimits struct {
 	alters    int // changes of who is in sync that are asked for
 	ticks     int // times in which a replica that does not fetch falls behind
 	fences    int // of brokers that are not down
-	// lagging lets each broker hear of new metadata at any later time, and not
-	// at once.
-	lagging bool
+	// lagging lets one broker hear of new metadata at any later time, and not at
+	// once; everybody lets all.
+	lagging int32
 }
+
+const everybody = 4
 
 // xrec is a record of one: the epoch it was written in, and its value.
 type xrec struct {
@@ -301,9 +303,21 @@ func (w *xworld) send(m *xmsg) {
 	w.net = slices.Insert(w.net, i, m)
 }
 
-// run explores until everything was seen or something is wrong.
-func (x *exploration) run() {
+// run explores what comes after some steps, until everything was seen or
+// something is wrong.
+func (x *exploration) run(after ...string) {
 	x.visit(x.begin())
+	for _, step := range after {
+		first := x.queue[0]
+		x.queue = nil
+		x.expand(first)
+		x.queue = slices.DeleteFunc(x.queue, func(w *xworld) bool { return w.way.step != step })
+		if len(x.queue) != 1 {
+			x.fail(first, "there is no step %q here", step)
+			return
+		}
+		x.seen = map[uint64]struct{}{} // the other steps may lead there again
+	}
 	for len(x.queue) > 0 && x.found == "" {
 		w := x.queue[0]
 		x.queue[0] = nil
@@ -316,7 +330,7 @@ func (x *exploration) run() {
 func (x *exploration) visit(w *xworld) {
 	x.steps++
 	for i, n := range w.nodes {
-		if n.r != nil && n.state != w.meta && !x.limits.lagging {
+		if n.r != nil && n.state != w.meta && x.limits.lagging != n.id && x.limits.lagging != everybody {
 			x.learn(w, w.own(i))
 		}
 	}
