@@ -38,7 +38,10 @@ func (db *DB) Room(bytes int64) error {
 
 // admit asks for room for b.
 func (db *DB) admit(b *Batch) error {
-	if err := db.Room(int64(b.pebble.Len())); err != nil {
+	if err := db.err(); err != nil || db.room == nil {
+		return err
+	}
+	if err := db.room(int64(b.pebble.Len())); err != nil {
 		return fmt.Errorf("commit: %w", err)
 	}
 	return nil
