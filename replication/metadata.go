@@ -109,16 +109,28 @@ func OpenMetadata(ctx context.Context, db *meta.DB, o MetadataOptions) (*Metadat
 }
 
 // dropOldLog removes the log that versions without a quorum have left: what it
-// says is in the state. It goes with the first save.
+// says is in the state. Such a version wrote last then, perhaps after a later one
+// that never came so far as to register: what that has left of a quorum is behind
+// the state, and goes too. All goes with the first save.
 func dropOldLog(db *meta.DB) error {
-	found := errors.New("found")
-	err := db.Scan([]byte{meta.PrefixLog}, func(_, _ []byte) error { return found })
-	if !errors.Is(err, found) {
+	there, err := hasOldLog(db)
+	if err != nil || !there {
 		return err
 	}
 	b := db.NewBatch()
-	b.DeleteRange([]byte{meta.PrefixLog}, []byte{meta.PrefixLog + 1})
+	for _, prefix := range []byte{meta.PrefixLog, meta.PrefixQuorum} {
+		b.DeleteRange([]byte{prefix}, []byte{prefix + 1})
+	}
 	return db.CommitAdmitted(b, false)
+}
+
+func hasOldLog(db *meta.DB) (bool, error) {
+	found := errors.New("found")
+	err := db.Scan([]byte{meta.PrefixLog}, func(_, _ []byte) error { return found })
+	if errors.Is(err, found) {
+		return true, nil
+	}
+	return false, err
 }
 
 // CheckMetadata says what OpenMetadata would find wrong with what is in db, which
@@ -126,6 +138,9 @@ func dropOldLog(db *meta.DB) error {
 func CheckMetadata(db *meta.DB) error {
 	if _, err := OpenMachine(db); err != nil {
 		return err
+	}
+	if old, err := hasOldLog(db); err != nil || old {
+		return err // the quorum begins at the state
 	}
 	return quorum.Check(quorum.NewStore(db))
 }
