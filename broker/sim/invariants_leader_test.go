@@ -189,7 +189,7 @@ func (c *checker) applied(node int32, index uint64, old, next *controller.State)
 			if before != nil && i < len(before.Partitions) {
 				was = before.Partitions[i]
 			}
-			c.decided(partID{Topic: t.ID, Partition: int32(i)}, &was, &t.Partitions[i], next)
+			c.decided(partID{Topic: t.ID, Partition: int32(i)}, &was, &t.Partitions[i], next, index > c.index)
 		}
 	}
 	if index > c.index {
@@ -197,15 +197,16 @@ func (c *checker) applied(node int32, index uint64, old, next *controller.State)
 	}
 }
 
-// decided asks about a partition as the controller made it.
-func (c *checker) decided(id partID, was, is *controller.Partition, s *controller.State) {
+// decided asks about a partition as the controller made it. news says that no
+// node has applied that before: only then what the nodes hold tells of it.
+func (c *checker) decided(id partID, was, is *controller.Partition, s *controller.State, news bool) {
 	c.ask(2, is.LeaderEpoch >= was.LeaderEpoch && is.Epoch >= was.Epoch, "%v: from epochs %d/%d to %d/%d", id, was.LeaderEpoch, was.Epoch, is.LeaderEpoch, is.Epoch)
 	c.ask(9, is.Leader < 0 || slices.Contains(is.ISR, is.Leader), "%v: leader %d is not in sync: %v", id, is.Leader, is.ISR)
 	p := c.part(id)
 	for _, member := range is.ISR {
 		if !slices.Contains(was.ISR, member) {
 			c.ask(10, s.Eligible(member, -1), "%v: node %d comes into sync, it is not eligible", id, member)
-			if was.Epoch >= 0 && member != is.Leader && !slices.Contains(was.ELR, member) {
+			if news && was.Epoch >= 0 && member != is.Leader && !slices.Contains(was.ELR, member) {
 				if b, _ := s.Broker(member); b.Epoch > p.replica(member).life {
 					// What it lost in an earlier life it must have got back.
 					p.replica(member).lossy = false
