@@ -241,7 +241,7 @@ func (c *Core) receive(m Message) error {
 		c.incoming = in
 	}
 	if ch.Seq == in.next {
-		if in.bytes += len(ch.Data); in.bytes > c.o.MaxSnapshotBytes {
+		if in.bytes += entryOverhead + len(ch.Data); in.bytes > c.o.MaxSnapshotBytes {
 			c.incoming = nil
 			return fmt.Errorf("%w: a snapshot of more than %d bytes", ErrMessage, c.o.MaxSnapshotBytes)
 		}
