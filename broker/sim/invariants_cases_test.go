@@ -296,6 +296,25 @@ func TestInvariants(t *testing.T) {
 			s.crash(3, 2)
 			s.decree(partitionOf(1, 0, 2, 1, 2, 3))
 		}},
+		"I8 a decision that is old news": {"", func(s *stage) {
+			s.decree(partitionOf(1, 0, 1, 1, 2))
+			before := s.newest
+			s.decree(partitionOf(1, 0, 2, 1, 2, 3))
+			then, index := s.newest, s.index
+			s.decree(partitionOf(1, 0, 3, 1, 2))
+			s.logs[3] = newLog(staged)
+			s.restarted(2)
+			s.applied(2, index, before, then)
+		}},
+		"I8 one that was taken away and begins anew, by a leader that does not know": {"", func(s *stage) {
+			p := partitionOf(1, 1, 1, 1, 2)
+			p.Replicas = []int32{1, 2}
+			s.decree(p)
+			s.wiped(3, staged, "unassigned")
+			s.logs[3] = newLog(staged)
+			s.decree(partitionOf(1, 1, 2, 1, 2))
+			s.moved(1, staged)
+		}},
 		"I9 a leader that is not in sync": {"I9", func(s *stage) { s.decree(partitionOf(1, 0, 1, 2, 3)) }},
 		"I10 a fenced one comes": {"I10", func(s *stage) {
 			s.decree(partitionOf(1, 0, 1, 1, 2))

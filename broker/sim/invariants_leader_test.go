@@ -19,16 +19,22 @@ func (c *checker) moved(node int32, id partID) {
 	was := p.replica(node)
 	part := r.Partition()
 	epoch, hw, leads := r.LeaderEpoch(), r.HighWatermark(), r.Role() == replication.Leader
-	c.ask(2, epoch >= was.leaderEpoch && part.Epoch >= was.epoch, "%v: node %d is at epochs %d/%d, it was at %d/%d",
-		id, node, epoch, part.Epoch, was.leaderEpoch, was.epoch)
+	if !c.ask(2, epoch >= was.leaderEpoch && part.Epoch >= was.epoch) {
+		c.fail("%v: node %d is at epochs %d/%d, it was at %d/%d", id, node, epoch, part.Epoch, was.leaderEpoch, was.epoch)
+	}
 	// A cut lowers the high watermark before it shortens the log.
-	c.ask(6, log.start <= hw && hw <= log.end, "%v: node %d has a high watermark of %d and a log of %d to %d", id, node, hw, log.start, log.end)
+	if !c.ask(6, log.start <= hw && hw <= log.end) {
+		c.fail("%v: node %d has a high watermark of %d and a log of %d to %d", id, node, hw, log.start, log.end)
+	}
 	if leads {
 		same := was.leads && was.leaderEpoch == epoch
-		c.ask(7, !same || hw >= was.hw, "%v: the high watermark of node %d, which leads epoch %d, fell from %d to %d", id, node, epoch, was.hw, hw)
+		if !c.ask(7, !same || hw >= was.hw) {
+			c.fail("%v: the high watermark of node %d, which leads epoch %d, fell from %d to %d", id, node, epoch, was.hw, hw)
+		}
 		if same && hw > was.hw && hw > log.start {
-			c.ask(12, len(part.ISR) >= c.v.minISR(id), "%v: node %d raised the high watermark from %d to %d with %v in sync, there must be %d",
-				id, node, was.hw, hw, part.ISR, c.v.minISR(id))
+			if !c.ask(12, len(part.ISR) >= c.v.minISR(id)) {
+				c.fail("%v: node %d raised the high watermark from %d to %d with %v in sync, there must be %d", id, node, was.hw, hw, part.ISR, c.v.minISR(id))
+			}
 		}
 		c.commit(node, p, log, hw)
 		c.holders(node, p, r, hw)
@@ -46,11 +52,12 @@ func (c *checker) commit(node int32, p *partTrace, log *simLog, hw int64) {
 	if p.end() == before || !exists || p.unclean[now.LeaderEpoch] {
 		return
 	}
+	epoch := c.v.replica(node, p.id).LeaderEpoch()
 	for _, member := range now.ISR {
-		c.holds(8, p, member, node, p.end())
+		c.holds(8, p, member, node, epoch, p.end())
 	}
 	for _, member := range now.ELR {
-		c.holds(11, p, member, node, p.end())
+		c.holds(11, p, member, node, epoch, p.end())
 	}
 }
 
@@ -60,13 +67,16 @@ func (c *checker) believe(node int32, p *partTrace, log *simLog, hw int64) {
 		if c.buried(p, &b) {
 			return
 		}
-		c.ask(7, b.base == p.end() || len(p.committed) == 0 && b.base == log.start,
-			"%v: node %d commits %+v, all before ends at %d", p.id, node, b, p.end())
+		if !c.ask(7, b.base == p.end() || len(p.committed) == 0 && b.base == log.start) {
+			c.fail("%v: node %d commits %+v, all before ends at %d", p.id, node, b, p.end())
+		}
 		c.held[16]++
 		if b.pid >= 0 {
 			s := sequence{b.pid, b.pepoch, b.seq}
 			at, twice := p.seqs[s]
-			c.ask(17, !twice, "%v: node %d commits %+v, which is at %d already", p.id, node, b, at)
+			if !c.ask(17, !twice) {
+				c.fail("%v: node %d commits %+v, which is at %d already", p.id, node, b, at)
+			}
 			p.seqs[s] = b.base
 		}
 		p.committed = append(p.committed, b)
@@ -91,7 +101,9 @@ func (c *checker) prefix(node int32, p *partTrace, was *replicaTrace, log *simLo
 			return
 		}
 		j, found := slices.BinarySearchFunc(p.committed, b.base, func(b batch, base int64) int { return int(b.base - base) })
-		c.ask(7, found && alike(b, &p.committed[j]), "%v: below the high watermark %d of node %d is %+v, committed are %v", p.id, hw, node, *b, p.committed)
+		if !c.ask(7, found && alike(b, &p.committed[j])) {
+			c.fail("%v: below the high watermark %d of node %d is %+v, committed are %v", p.id, hw, node, *b, p.committed)
+		}
 	}
 	was.compared = hw
 }
@@ -99,22 +111,23 @@ func (c *checker) prefix(node int32, p *partTrace, was *replicaTrace, log *simLo
 // holders asks whether those who may be in sync hold what is committed.
 func (c *checker) holders(node int32, p *partTrace, r replicaView, hw int64) {
 	for _, member := range r.Maximal() { // itself too: in fsync mode it is on its disk
-		c.holds(8, p, member, node, hw)
+		c.holds(8, p, member, node, r.LeaderEpoch(), hw)
 	}
 	for _, member := range r.Partition().ELR {
-		c.holds(11, p, member, node, hw)
+		c.holds(11, p, member, node, r.LeaderEpoch(), hw)
 	}
 }
 
 // holds asks whether a node holds all below an offset, as far as a crash or a
-// disk has not taken it.
-func (c *checker) holds(number int, p *partTrace, member, leader int32, hw int64) {
-	log := c.v.log(member, p.id)
-	if log == nil || log.damaged || p.replica(member).lossy || c.v.replica(member, p.id) == nil {
+// disk has not taken it, by what the leader of an epoch believes.
+func (c *checker) holds(number int, p *partTrace, member, leader, epoch int32, hw int64) {
+	log, was := c.v.log(member, p.id), p.replica(member)
+	if log == nil || log.damaged || was.lossy || epoch < was.since || c.v.replica(member, p.id) == nil {
 		return // or it is down, and nobody knows yet what it lost
 	}
-	c.ask(number, c.acknowledged(log) >= hw, "%v: node %d has acknowledged %d, the high watermark of node %d is %d",
-		p.id, member, c.acknowledged(log), leader, hw)
+	if !c.ask(number, c.acknowledged(log) >= hw) {
+		c.fail("%v: node %d has acknowledged %d, the high watermark of node %d is %d", p.id, member, c.acknowledged(log), leader, hw)
+	}
 }
 
 // acknowledged is what a replica may say it holds.
@@ -144,8 +157,9 @@ func (c *checker) acked(node int32, id partID, b *batch, acks int8) {
 		}
 	}
 	r := c.v.replica(node, id)
-	c.ask(13, r != nil && b.next() <= r.HighWatermark() && holders >= c.v.minISR(id),
-		"%v: node %d acknowledges %+v, which %d nodes hold, there must be %d: %v", id, node, *b, holders, c.v.minISR(id), r)
+	if !c.ask(13, r != nil && b.next() <= r.HighWatermark() && holders >= c.v.minISR(id)) {
+		c.fail("%v: node %d acknowledges %+v, which %d nodes hold, there must be %d: %v", id, node, *b, holders, c.v.minISR(id), r)
+	}
 }
 
 // served is called when a node has given [from, next) to a consumer, or next as
@@ -153,31 +167,43 @@ func (c *checker) acked(node int32, id partID, b *batch, acks int8) {
 func (c *checker) served(node int32, id partID, from, next int64) {
 	c.speaks(node, "serves")
 	r := c.v.replica(node, id)
-	c.ask(14, r != nil && next <= r.HighWatermark(), "%v: node %d serves %d to %d: %v", id, node, from, next, r)
+	if !c.ask(14, r != nil && next <= r.HighWatermark()) {
+		c.fail("%v: node %d serves %d to %d: %v", id, node, from, next, r)
+	}
 	c.leased(node, "serves")
 }
 
 func (c *checker) leased(node int32, what string) {
-	c.ask(28, c.v.now() < c.v.lease(node), "node %d %s at %v, its lease ended at %v", node, what, c.v.now(), c.v.lease(node))
+	if !c.ask(28, c.v.now() < c.v.lease(node)) {
+		c.fail("node %d %s at %v, its lease ended at %v", node, what, c.v.now(), c.v.lease(node))
+	}
 }
 
 // applied is called when a node has applied metadata up to an index.
 func (c *checker) applied(node int32, index uint64, old, next *controller.State) {
 	n := c.node(node)
-	c.ask(2, index >= n.index, "node %d applies index %d behind %d", node, index, n.index)
+	if !c.ask(2, index >= n.index) {
+		c.fail("node %d applies index %d behind %d", node, index, n.index)
+	}
 	n.index = index
 	if old == next {
 		return
 	}
 	hash := next.Hash()
 	seen, known := c.applies[index]
-	c.ask(21, !known || seen == hash, "node %d has another state at index %d than the one that was there first", node, index)
+	if !c.ask(21, !known || seen == hash) {
+		c.fail("node %d has another state at index %d than the one that was there first", node, index)
+	}
 	c.applies[index] = hash
+	if index <= c.index {
+		return // the same change as with the node that was first, by I21
+	}
 	for _, id := range next.Brokers() {
 		was, known := old.Broker(id)
 		is, _ := next.Broker(id)
-		c.ask(2, !known || is.Epoch > was.Epoch || is.Epoch == was.Epoch && is.Incarnation == was.Incarnation,
-			"broker %d went from epoch %d in life %s to %d in life %s", id, was.Epoch, was.Incarnation, is.Epoch, is.Incarnation)
+		if !c.ask(2, !known || is.Epoch > was.Epoch || is.Epoch == was.Epoch && is.Incarnation == was.Incarnation) {
+			c.fail("broker %d went from epoch %d in life %s to %d in life %s", id, was.Epoch, was.Incarnation, is.Epoch, is.Incarnation)
+		}
 	}
 	for _, t := range next.Topics() {
 		before := old.Topic(t.ID)
@@ -189,35 +215,44 @@ func (c *checker) applied(node int32, index uint64, old, next *controller.State)
 			if before != nil && i < len(before.Partitions) {
 				was = before.Partitions[i]
 			}
-			c.decided(partID{Topic: t.ID, Partition: int32(i)}, &was, &t.Partitions[i], next, index > c.index)
+			c.decided(partID{Topic: t.ID, Partition: int32(i)}, &was, &t.Partitions[i], next)
 		}
 	}
-	if index > c.index {
-		c.index, c.newest = index, next
-	}
+	c.index, c.newest = index, next
 }
 
-// decided asks about a partition as the controller made it. news says that no
-// node has applied that before: only then what the nodes hold tells of it.
-func (c *checker) decided(id partID, was, is *controller.Partition, s *controller.State, news bool) {
-	c.ask(2, is.LeaderEpoch >= was.LeaderEpoch && is.Epoch >= was.Epoch, "%v: from epochs %d/%d to %d/%d", id, was.LeaderEpoch, was.Epoch, is.LeaderEpoch, is.Epoch)
-	c.ask(9, is.Leader < 0 || slices.Contains(is.ISR, is.Leader), "%v: leader %d is not in sync: %v", id, is.Leader, is.ISR)
+// decided asks about a partition as the controller made it.
+func (c *checker) decided(id partID, was, is *controller.Partition, s *controller.State) {
+	if !c.ask(2, is.LeaderEpoch >= was.LeaderEpoch && is.Epoch >= was.Epoch) {
+		c.fail("%v: from epochs %d/%d to %d/%d", id, was.LeaderEpoch, was.Epoch, is.LeaderEpoch, is.Epoch)
+	}
+	if !c.ask(9, is.Leader < 0 || slices.Contains(is.ISR, is.Leader)) {
+		c.fail("%v: leader %d is not in sync: %v", id, is.Leader, is.ISR)
+	}
 	p := c.part(id)
 	for _, member := range is.ISR {
 		if !slices.Contains(was.ISR, member) {
-			c.ask(10, s.Eligible(member, -1), "%v: node %d comes into sync, it is not eligible", id, member)
-			if news && was.Epoch >= 0 && member != is.Leader && !slices.Contains(was.ELR, member) {
+			if !c.ask(10, s.Eligible(member, -1)) {
+				c.fail("%v: node %d comes into sync, it is not eligible", id, member)
+			}
+			if was.Epoch >= 0 && member != is.Leader && !slices.Contains(was.ELR, member) {
 				if b, _ := s.Broker(member); b.Epoch > p.replica(member).life {
 					// What it lost in an earlier life it must have got back.
 					p.replica(member).lossy = false
 				}
-				c.holds(8, p, member, is.Leader, min(p.end(), p.replica(is.Leader).hw))
+				c.holds(8, p, member, is.Leader, is.LeaderEpoch, min(p.end(), p.replica(is.Leader).hw))
 			}
 		}
-		c.ask(11, !slices.Contains(is.ELR, member), "%v: node %d is in sync and eligible without: %v, %v", id, member, is.ISR, is.ELR)
-		c.ask(9, slices.Contains(is.Replicas, member), "%v: node %d is in sync and no replica: %v", id, member, is.Replicas)
+		if !c.ask(11, !slices.Contains(is.ELR, member)) {
+			c.fail("%v: node %d is in sync and eligible without: %v, %v", id, member, is.ISR, is.ELR)
+		}
+		if !c.ask(9, slices.Contains(is.Replicas, member)) {
+			c.fail("%v: node %d is in sync and no replica: %v", id, member, is.Replicas)
+		}
 	}
-	c.ask(11, len(is.ELR) == 0 || len(is.ISR) < s.MinInSync(s.Topic(id.Topic), is.Factor()), "%v: %v are eligible though %v are in sync", id, is.ELR, is.ISR)
+	if !c.ask(11, len(is.ELR) == 0 || len(is.ISR) < s.MinInSync(s.Topic(id.Topic), is.Factor())) {
+		c.fail("%v: %v are eligible though %v are in sync", id, is.ELR, is.ISR)
+	}
 	if is.Leader < 0 || is.LeaderEpoch == was.LeaderEpoch {
 		return
 	}

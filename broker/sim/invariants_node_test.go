@@ -31,7 +31,9 @@ const overtime = time.Second
 func (c *checker) answered(node int32, request uint64) {
 	n := c.node(node)
 	if deadline, ok := n.parked[request]; ok {
-		c.ask(23, c.v.now() <= deadline+overtime, "node %d answers request %d at %v, its time was over at %v", node, request, c.v.now(), deadline)
+		if !c.ask(23, c.v.now() <= deadline+overtime) {
+			c.fail("node %d answers request %d at %v, its time was over at %v", node, request, c.v.now(), deadline)
+		}
 		delete(n.parked, request)
 	}
 }
@@ -40,7 +42,9 @@ func (c *checker) answered(node int32, request uint64) {
 // says that it had applied an entry of that term of its own.
 func (c *checker) proposed(node int32, term uint64, barrier bool) {
 	c.speaks(node, "decides")
-	c.ask(26, barrier, "node %d decides in term %d before it knows what was decided before", node, term)
+	if !c.ask(26, barrier) {
+		c.fail("node %d decides in term %d before it knows what was decided before", node, term)
+	}
 }
 
 // promise is what a node tells another member of the quorum about itself.
@@ -55,11 +59,16 @@ type promise struct {
 func (c *checker) promised(node int32, m, disk promise) {
 	c.speaks(node, "votes")
 	n := c.node(node)
-	c.ask(27, disk.term >= m.term && disk.last >= m.last && (m.vote == 0 || disk.term > m.term || disk.vote == m.vote),
-		"node %d promises %+v, on its disk is %+v", node, m, disk)
+	if !c.ask(27, disk.term >= m.term && disk.last >= m.last && (m.vote == 0 || disk.term > m.term || disk.vote == m.vote)) {
+		c.fail("node %d promises %+v, on its disk is %+v", node, m, disk)
+	}
 	// Also over restarts and power cuts.
-	c.ask(2, m.term >= n.term, "node %d is at term %d, it was at %d", node, m.term, n.term)
-	c.ask(27, m.vote == 0 || m.term > n.term || n.vote == 0 || n.vote == m.vote, "node %d votes for %d in term %d, it voted for %d", node, m.vote, m.term, n.vote)
+	if !c.ask(2, m.term >= n.term) {
+		c.fail("node %d is at term %d, it was at %d", node, m.term, n.term)
+	}
+	if !c.ask(27, m.vote == 0 || m.term > n.term || n.vote == 0 || n.vote == m.vote) {
+		c.fail("node %d votes for %d in term %d, it voted for %d", node, m.vote, m.term, n.vote)
+	}
 	if m.term > n.term {
 		n.term, n.vote = m.term, 0
 	}
@@ -72,7 +81,9 @@ func (c *checker) promised(node int32, m, disk promise) {
 // offset; equal says that its state is the fold of the log up to there.
 func (c *checker) folded(node int32, id partID, applied int64, equal bool) {
 	r := c.v.replica(node, id)
-	c.ask(19, r != nil && applied <= r.HighWatermark() && equal, "%v: node %d has applied groups up to %d (the fold of its log: %v): %v", id, node, applied, equal, r)
+	if !c.ask(19, r != nil && applied <= r.HighWatermark() && equal) {
+		c.fail("%v: node %d has applied groups up to %d (the fold of its log: %v): %v", id, node, applied, equal, r)
+	}
 }
 
 // quiesced is called when faults have been over for long enough that everything
@@ -81,7 +92,9 @@ func (c *checker) quiesced() {
 	for _, node := range c.v.nodes() {
 		n := c.node(node)
 		for request, deadline := range n.parked {
-			c.ask(23, c.v.now() <= deadline+overtime, "node %d has not answered request %d, its time was over at %v", node, request, deadline)
+			if !c.ask(23, c.v.now() <= deadline+overtime) {
+				c.fail("node %d has not answered request %d, its time was over at %v", node, request, deadline)
+			}
 		}
 	}
 	for _, t := range c.newest.Topics() {
@@ -102,14 +115,18 @@ func (c *checker) settled(id partID, is *controller.Partition) {
 		return c.newest.Eligible(node, -1) && (log == nil || !log.damaged)
 	}
 	if is.Leader < 0 {
-		c.ask(24, !slices.ContainsFunc(slices.Concat(is.ISR, is.ELR), alive), "%v: nobody leads, %v were in sync, %v may lead", id, is.ISR, is.ELR)
+		if !c.ask(24, !slices.ContainsFunc(slices.Concat(is.ISR, is.ELR), alive)) {
+			c.fail("%v: nobody leads, %v were in sync, %v may lead", id, is.ISR, is.ELR)
+		}
 		return
 	}
 	if !alive(is.Leader) {
 		return // it cannot tell from its disk what it has, nor can anybody else
 	}
 	leader := c.v.replica(is.Leader, id)
-	c.ask(24, leader != nil && c.v.now() < c.v.lease(is.Leader), "%v: node %d does not lead", id, is.Leader)
+	if !c.ask(24, leader != nil && c.v.now() < c.v.lease(is.Leader)) {
+		c.fail("%v: node %d does not lead", id, is.Leader)
+	}
 	hw := leader.HighWatermark()
 	c.note(is.Leader, p, hw)
 	for _, node := range is.Replicas {
@@ -117,11 +134,17 @@ func (c *checker) settled(id partID, is *controller.Partition) {
 			continue
 		}
 		r := c.v.replica(node, id)
-		c.ask(24, r != nil && slices.Contains(is.ISR, node), "%v: node %d is not in sync: %v", id, node, is.ISR)
-		c.ask(24, r.HighWatermark() == hw, "%v: node %d is at %d, the leader at %d", id, node, r.HighWatermark(), hw)
+		if !c.ask(24, r != nil && slices.Contains(is.ISR, node)) {
+			c.fail("%v: node %d is not in sync: %v", id, node, is.ISR)
+		}
+		if !c.ask(24, r.HighWatermark() == hw) {
+			c.fail("%v: node %d is at %d, the leader at %d", id, node, r.HighWatermark(), hw)
+		}
 		c.note(node, p, hw)
 	}
-	c.ask(7, p.end() <= hw, "%v: at the end %d are committed, there were %d", id, hw, p.end())
+	if !c.ask(7, p.end() <= hw) {
+		c.fail("%v: at the end %d are committed, there were %d", id, hw, p.end())
+	}
 }
 
 func (c *checker) note(node int32, p *partTrace, hw int64) {

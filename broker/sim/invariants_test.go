@@ -63,7 +63,9 @@ type checker struct {
 	index   uint64
 	// held counts how often each invariant was asked, by number, for the proof
 	// that it is.
-	held [29]int
+	held  [29]int
+	asked int        // the last one
+	last  *partTrace // what part gave last
 }
 
 func newChecker(v view, h *history) *checker {
@@ -125,6 +127,9 @@ type replicaTrace struct {
 	lossy bool
 	life  int64
 	end   int64 // of its log
+	// since is the leader epoch in which the node's last log went, for it was no
+	// replica any more. What leaders of earlier ones believe is of that log.
+	since int32
 }
 
 // nodeTrace is what was last seen of a node.
@@ -137,6 +142,9 @@ type nodeTrace struct {
 }
 
 func (c *checker) part(id partID) *partTrace {
+	if c.last != nil && c.last.id == id {
+		return c.last
+	}
 	p := c.parts[id]
 	if p == nil {
 		p = &partTrace{
@@ -145,6 +153,7 @@ func (c *checker) part(id partID) *partTrace {
 		}
 		c.parts[id] = p
 	}
+	c.last = p
 	return p
 }
 
@@ -173,19 +182,26 @@ func (c *checker) node(id int32) *nodeTrace {
 	return n
 }
 
-// ask notes that an invariant was asked, and fails the run unless it holds.
-func (c *checker) ask(number int, holds bool, format string, args ...any) {
+// ask notes that an invariant was asked, and says whether it holds; if it does not,
+// call fail. What fail says costs much to put together, and mostly nobody reads it.
+func (c *checker) ask(number int, holds bool) bool {
 	c.held[number]++
-	if !holds {
-		c.v.failed(fmt.Sprint("I", number), fmt.Sprintf(format, args...))
-	}
+	c.asked = number
+	return holds
+}
+
+// fail fails the run by the invariant that was asked last.
+func (c *checker) fail(format string, args ...any) {
+	c.v.failed(fmt.Sprint("I", c.asked), fmt.Sprintf(format, args...))
 }
 
 // took is called when a replica has become leader of an epoch.
 func (c *checker) took(node int32, id partID, epoch int32) {
 	p := c.part(id)
 	other, known := p.leaders[epoch]
-	c.ask(1, !known || other == node, "%v: nodes %d and %d lead epoch %d", id, other, node, epoch)
+	if !c.ask(1, !known || other == node) {
+		c.fail("%v: nodes %d and %d lead epoch %d", id, other, node, epoch)
+	}
 	p.leaders[epoch] = node
 	c.h.election(id)
 	c.h.taken[id] = max(c.h.taken[id], epoch)
@@ -194,8 +210,9 @@ func (c *checker) took(node int32, id partID, epoch int32) {
 	// One that learns so late that it led may lack what leaders after it committed.
 	from, complete := p.missing(log)
 	if late := slices.Max(slices.Collect(maps.Keys(p.leaders))) > epoch; !complete && !late {
-		c.ask(7, c.mayLose(p, epoch, from), "%v: node %d leads epoch %d without what is committed from %d to %d: it has %v",
-			id, node, epoch, from, p.end(), log.batches)
+		if !c.ask(7, c.mayLose(p, epoch, from)) {
+			c.fail("%v: node %d leads epoch %d without what is committed from %d to %d: it has %v", id, node, epoch, from, p.end(), log.batches)
+		}
 		c.forgive(p, epoch, from)
 	} else {
 		c.held[7]++
@@ -258,17 +275,25 @@ func (c *checker) appended(node int32, id partID, b *batch) {
 	log := c.v.log(node, id)
 	at := place{b.epoch, b.base}
 	t, known := p.written[at]
-	c.ask(3, !known || same(&t.b, b), "%v: node %d has %+v, written before as %+v", id, node, *b, t.b)
+	if !c.ask(3, !known || same(&t.b, b)) {
+		c.fail("%v: node %d has %+v, written before as %+v", id, node, *b, t.b)
+	}
 	if n := len(log.batches); n > 1 {
 		before := place{log.batches[n-2].epoch, log.batches[n-2].base}
-		c.ask(4, !t.known || t.before == before, "%v: node %d has %+v behind %+v, another log has it behind %+v", id, node, *b, before, t.before)
-		c.ask(5, before.epoch <= b.epoch && log.batches[n-2].next() == b.base, "%v: node %d appends %+v behind %+v", id, node, *b, log.batches[n-2])
+		if !c.ask(4, !t.known || t.before == before) {
+			c.fail("%v: node %d has %+v behind %+v, another log has it behind %+v", id, node, *b, before, t.before)
+		}
+		if !c.ask(5, before.epoch <= b.epoch && log.batches[n-2].next() == b.base) {
+			c.fail("%v: node %d appends %+v behind %+v", id, node, *b, log.batches[n-2])
+		}
 		t.before, t.known = before, true
 	}
 	t.b = *b
 	p.written[at] = t
 	last := log.epochs[len(log.epochs)-1]
-	c.ask(5, last.epoch == b.epoch && last.start <= b.base, "%v: node %d appended %+v, its newest epoch is %+v", id, node, *b, last)
+	if !c.ask(5, last.epoch == b.epoch && last.start <= b.base) {
+		c.fail("%v: node %d appended %+v, its newest epoch is %+v", id, node, *b, last)
+	}
 	r := p.replica(node)
 	r.end = log.end
 	if r.lossy && log.end >= p.end() {
@@ -281,8 +306,9 @@ func (c *checker) appended(node int32, id partID, b *batch) {
 func (c *checker) cut(node int32, id partID, end, hwBefore int64) {
 	p := c.part(id)
 	lost := slices.ContainsFunc(c.h.losses[id], func(l loss) bool { return l.from < hwBefore })
-	c.ask(15, end >= hwBefore || lost || c.v.log(node, id).start >= hwBefore,
-		"%v: node %d cut to %d, committed were %d", id, node, end, hwBefore)
+	if !c.ask(15, end >= hwBefore || lost || c.v.log(node, id).start >= hwBefore) {
+		c.fail("%v: node %d cut to %d, committed were %d", id, node, end, hwBefore)
+	}
 	c.asBatches(node, id)
 	r := p.replica(node)
 	r.end, r.compared = end, min(r.compared, end)
@@ -295,7 +321,7 @@ func (c *checker) recovered(node int32, id partID, endBefore int64, mayLose bool
 	log := c.v.log(node, id)
 	c.asBatches(node, id)
 	was := p.replica(node)
-	p.replicas[node] = &replicaTrace{leaderEpoch: -1, epoch: -1, end: log.end, lossy: was.lossy, life: was.life}
+	p.replicas[node] = &replicaTrace{leaderEpoch: -1, epoch: -1, end: log.end, lossy: was.lossy, life: was.life, since: was.since}
 	if mayLose && (log.end < endBefore || log.damaged) {
 		c.forget(node, p, log.end, endBefore)
 	}
@@ -317,8 +343,10 @@ func (c *checker) wiped(node int32, id partID, why string) {
 		return
 	}
 	now, exists := c.partition(id)
-	c.ask(25, !exists || !slices.Contains(now.Replicas, node), "%v: node %d, a replica of %v, dropped its log: %s", id, node, now.Replicas, why)
-	delete(p.replicas, node)
+	if !c.ask(25, !exists || !slices.Contains(now.Replicas, node)) {
+		c.fail("%v: node %d, a replica of %v, dropped its log: %s", id, node, now.Replicas, why)
+	}
+	p.replicas[node] = &replicaTrace{leaderEpoch: -1, epoch: -1, since: now.LeaderEpoch}
 }
 
 // diskReplaced is why a log is gone that nobody removed.
@@ -343,7 +371,9 @@ func (c *checker) asBatches(node int32, id partID) {
 			want = append(want, epochStart{b.epoch, b.base})
 		}
 	}
-	c.ask(5, slices.Equal(log.epochs, want), "%v: node %d has the epochs %v, its batches say %v", id, node, log.epochs, want)
+	if !c.ask(5, slices.Equal(log.epochs, want)) {
+		c.fail("%v: node %d has the epochs %v, its batches say %v", id, node, log.epochs, want)
+	}
 }
 
 // asFolded asks whether what a log knows of producers is what its batches say.
@@ -354,10 +384,14 @@ func (c *checker) asFolded(node int32, id partID, log *simLog) {
 		g := got[pid]
 		equal = equal && g != nil && g.epoch == w.epoch && slices.Equal(g.last, w.last)
 	}
-	c.ask(18, equal, "%v: node %d knows the producers %v, its batches say %v", id, node, got, want)
+	if !c.ask(18, equal) {
+		c.fail("%v: node %d knows the producers %v, its batches say %v", id, node, got, want)
+	}
 }
 
 // speaks asks that a node with an I/O error is silent.
 func (c *checker) speaks(node int32, what string) {
-	c.ask(22, !c.node(node).broken, "node %d %s after an I/O error", node, what)
+	if !c.ask(22, !c.node(node).broken) {
+		c.fail("node %d %s after an I/O error", node, what)
+	}
 }
