@@ -3,6 +3,7 @@ package controller
 import (
 	"iter"
 	"maps"
+	"slices"
 )
 
 // buckets is into how many maps a table is divided.
@@ -13,7 +14,7 @@ const buckets = 256
 type table[K comparable, V any] struct {
 	hash  func(K) byte
 	parts []map[K]V
-	// own tells which buckets this copy may write, nil when it may none.
+	// own tells which buckets are this copy's own; nil: not even parts is.
 	own []bool
 	len int
 }
@@ -25,7 +26,7 @@ func newTable[K comparable, V any](hash func(K) byte) table[K, V] {
 // edit is a copy that may be changed until it is sealed; t stays as it is.
 func (t *table[K, V]) edit() table[K, V] {
 	c := *t
-	c.parts, c.own = append([]map[K]V(nil), t.parts...), make([]bool, buckets)
+	c.own = nil
 	return c
 }
 
@@ -42,6 +43,9 @@ func (t *table[K, V]) has(k K) bool {
 // bucket is the map of k, to be written.
 func (t *table[K, V]) bucket(k K) map[K]V {
 	i := t.hash(k)
+	if t.own == nil {
+		t.parts, t.own = slices.Clone(t.parts), make([]bool, buckets)
+	}
 	if !t.own[i] {
 		t.own[i] = true
 		if t.parts[i] = maps.Clone(t.parts[i]); t.parts[i] == nil {
@@ -69,6 +73,9 @@ func (t *table[K, V]) remove(k K) {
 func (t *table[K, V]) all() iter.Seq2[K, V] {
 	return func(yield func(K, V) bool) {
 		for _, m := range t.parts {
+			if len(m) == 0 {
+				continue // most are, and a range over a map is dear
+			}
 			for k, v := range m {
 				if !yield(k, v) {
 					return
