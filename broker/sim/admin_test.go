@@ -64,7 +64,11 @@ func (w *world) operate() {
 		return
 	}
 	if len(w.partitions) > 0 {
-		w.operation(adminKind(w.rng.IntN(int(adminKinds))), pick(w.rng, w.partitions...))
+		kind, id := adminKind(w.rng.IntN(int(adminKinds))), pick(w.rng, w.partitions...)
+		if w.crew != nil && kind <= adminPreferred && w.chance(0.4) {
+			id = w.crew.id // the coordinator moves
+		}
+		w.operation(kind, id)
 	}
 	w.at(w.between(w.cfg.admin/2, w.cfg.admin*3/2), nil, w.operate)
 }
@@ -74,7 +78,11 @@ func (w *world) operation(kind adminKind, id partID) {
 	var ev controller.Event
 	switch kind {
 	case adminReassign:
-		target := w.someNodes(1 + w.rng.IntN(min(3, len(w.nodes))))
+		n := 1 + w.rng.IntN(min(3, len(w.nodes)))
+		if w.crew != nil && id == w.crew.id {
+			n = max(n, w.cfg.minISR) // with fewer no group could ever change
+		}
+		target := w.someNodes(n)
 		if w.chance(0.2) {
 			target = nil // cancels what is under way
 		}

@@ -26,6 +26,11 @@ type counts struct {
 	alters, truncations, restarts, belowHW     int
 	eligible, deleted                          int
 	commits, groupBatches, applies, viewsWiped int
+	// Groups with members.
+	synced, heartbeats, survived               int
+	refusedOld, readByGroup                    int
+	membersKilled, membersLeft, membersStopped int
+	groupAsked                                 [len(groupInvariants)]int
 	admin, adminDone                           [adminKinds]int
 }
 
@@ -77,6 +82,17 @@ func (c *counts) all() []count {
 		{"batches of group partitions", &c.groupBatches},
 		{"applied to group views", &c.applies},
 		{"group views wiped", &c.viewsWiped},
+		{"assignments of members", &c.synced},
+		{"heartbeats of members", &c.heartbeats},
+		{"members kept over a fail-over of the coordinator", &c.survived},
+		{"commits of an old generation refused", &c.refusedOld},
+		{"batches read by groups", &c.readByGroup},
+		{"members killed", &c.membersKilled},
+		{"members that left", &c.membersLeft},
+		{"members stopped for a while", &c.membersStopped},
+	}
+	for i := range c.groupAsked {
+		out = append(out, count{groupInvariants[i] + " asked", &c.groupAsked[i]})
 	}
 	for f := range faultKinds {
 		out = append(out, count{"fault " + f.String(), &c.faults[f]})

@@ -138,6 +138,9 @@ type coordinator struct {
 	token   group.Token
 	timer   time.Time
 	pumping bool
+	// led is since when it leads, changed says that somebody has joined or left since.
+	led     time.Duration
+	changed bool
 }
 
 var (
@@ -177,6 +180,7 @@ func (c *coordinator) decided(change replication.Change, epoch int32) {
 	switch {
 	case !change.NewEpoch && !change.Resigned:
 	case change.Role == replication.Leader:
+		c.led, c.changed = c.r.p.w.now, false
 		if err := c.shard.Lead(now, epoch, c.r.log); err != nil {
 			c.r.p.w.failed("group", err.Error())
 		}
@@ -250,10 +254,14 @@ func (c *coordinator) apply(a *group.Apply) {
 		for i := range batches {
 			b := &batches[i]
 			if b.group != nil {
+				c.recorded(b.base, b.group.changes)
 				changes = append(changes, b.group.changes...)
 			}
 			to = group.Applied{Next: b.next(), Epoch: b.epoch}
 		}
+	}
+	if !a.Read {
+		c.recorded(a.From, changes)
 	}
 	for i := range changes {
 		v.change(&changes[i])
@@ -265,6 +273,13 @@ func (c *coordinator) apply(a *group.Apply) {
 		c.r.log.saved = v.clone()
 	}
 	w.checks.folded(c.r.p.n.id, c.r.id, to.Next, !w.chance(0.05) || c.folds())
+}
+
+// recorded has the changes of groups checked that are at a base in the log.
+func (c *coordinator) recorded(base int64, changes []group.Change) {
+	for i := range changes {
+		c.r.p.w.checks.recorded(c.r.p.n.id, c.r.id, base+int64(i), &changes[i])
+	}
 }
 
 // folds reports whether the view is what the log says up to where it was applied.

@@ -66,11 +66,15 @@ type checker struct {
 	held  [29]int
 	asked int        // the last one
 	last  *partTrace // what part gave last
+	// groups and groupHeld are the same for groups with members.
+	groups    map[string]*groupTrace
+	groupHeld [len(groupInvariants)]int
 }
 
 func newChecker(v view, h *history) *checker {
 	return &checker{
 		v: v, h: h, parts: map[partID]*partTrace{}, nodes: map[int32]*nodeTrace{}, applies: map[uint64]uint64{}, newest: controller.NewState(),
+		groups: map[string]*groupTrace{},
 	}
 }
 

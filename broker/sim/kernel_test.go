@@ -37,6 +37,8 @@ type kernel struct {
 	seq   uint64
 	queue []event // a binary heap
 	rng   *rand.Rand
+	// more is another source of chance, for what a seed has beside.
+	more *rand.Rand
 	// sum is a hash over all that happened: equal runs have equal sums.
 	sum   uint64
 	steps int
@@ -50,7 +52,7 @@ type kernel struct {
 }
 
 func newKernel(seed uint64) *kernel {
-	return &kernel{rng: rand.New(rand.NewPCG(seed, 0x1ea7)), after: func() {}}
+	return &kernel{rng: rand.New(rand.NewPCG(seed, 0x1ea7)), more: rand.New(rand.NewPCG(seed, 0x1ea8)), after: func() {}}
 }
 
 // at has run called after d, unless the life is over by then.

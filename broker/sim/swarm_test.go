@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"strings"
 	"time"
 )
@@ -21,6 +22,9 @@ type simConfig struct {
 	admin                time.Duration // between things that an operator does
 	producers, consumers int
 	groups               int
+	members              int           // of a group, 0 for no such group
+	static               bool          // half of them
+	crewEvery            time.Duration // between troubles of a member
 	window               int
 	acks                 []int8
 	pause                time.Duration // between writes of a producer
@@ -106,5 +110,14 @@ func swarm(k *kernel) simConfig {
 			c.faults = append(c.faults, f)
 		}
 	}
+	c.more(k.more)
 	return c
+}
+
+// more is what came later: it has a chance of its own, so that the seeds before it
+// run as they did where it adds nothing.
+func (c *simConfig) more(r *rand.Rand) {
+	c.members = pick(r, 0, 0, 1, 2, 3)
+	c.static = r.IntN(3) == 0
+	c.crewEvery = pick(r, 2*time.Second, 6*time.Second, time.Hour)
 }

@@ -41,6 +41,7 @@ type world struct {
 	memberIDs  int
 	commits    int64
 	consumers  []*consumer
+	crew       *crew // nil for none
 	processes  int
 	values     uint64
 }
@@ -71,7 +72,7 @@ func (w *world) ends() []addr {
 	return out
 }
 
-func (c *simConfig) clients() int { return 1 + c.producers + c.consumers + c.groups }
+func (c *simConfig) clients() int { return 1 + c.producers + c.consumers + c.groups + c.members }
 
 // newTopicID draws an id from the seed.
 func (w *world) newTopicID() (id storage.TopicID) {
@@ -155,10 +156,16 @@ func (w *world) simulate() string {
 			calm = 0
 		}
 	}
+	if w.crew != nil && !w.over() {
+		if what := w.crew.behind(); what != "" {
+			w.failed("group", what+w.crew.String())
+		}
+	}
 	if !w.over() {
 		w.checks.quiesced()
 	}
 	w.counts.seeds, w.counts.steps = 1, w.steps
+	w.counts.groupAsked = w.checks.groupHeld
 	if w.cfg.faulty > 20*time.Second {
 		w.counts.long = 1
 	}
@@ -201,17 +208,22 @@ func (w *world) work() {
 			w.addConsumer(next(), ids[i%len(ids)])
 		}
 	})
-	if w.cfg.groups > 0 {
+	var groups partID
+	if w.cfg.groups > 0 || w.cfg.members > 0 {
 		missing++
 		w.groupTopic = w.newTopicID()
 		w.createTopic(w.groupTopic, "__consumer_offsets", 1, w.cfg.rf, func(ids []partID) {
 			missing--
+			groups = ids[0]
 			for range w.cfg.groups {
 				w.addCommitter(next(), ids[0], partID{Topic: w.newTopicID()})
 			}
 		})
 	}
 	w.run(w.now+time.Minute, func() bool { return missing == 0 || w.over() })
+	if missing == 0 && w.cfg.members > 0 {
+		w.addCrew(next, groups, w.partitions[0])
+	}
 }
 
 // heal puts everything right.
@@ -252,6 +264,9 @@ func (w *world) well() bool {
 		if len(p.sending) > 0 {
 			return false
 		}
+	}
+	if w.crew != nil && w.crew.behind() != "" {
+		return false
 	}
 	for _, n := range w.nodes {
 		if n.p == nil || w.nodes[0].p == nil || n.p.meta.applied != w.nodes[0].p.meta.applied {
