@@ -83,6 +83,15 @@ var breakages = []breakage{
 		"broker/sim/node_test.go",
 		"\tn.disk.run.clean = false // before anything else (KAFKA-10471)\n", "",
 	}}, false, true, false},
+	{"a commit of an old generation is taken", []edit{{
+		"broker/group/member.go",
+		"\tm, err := g.current(ref)\n\tif err != nil {\n\t\treturn err\n\t}\n\tif g.state == Completing {",
+		"\tm, err := g.find(ref)\n\tif err != nil {\n\t\treturn err\n\t}\n\tif g.state == Completing {",
+	}}, false, true, false},
+	{"the next coordinator forgets the members", []edit{{
+		"broker/group/group.go",
+		"for _, d := range r.Members {", "for _, d := range r.Members[:0] {",
+	}}, false, true, false},
 
 	{"one round of finding where logs part (bug 2)", []edit{{
 		followerFile,

@@ -43,6 +43,9 @@ type pendingFetch struct {
 	parts  []fetchPart
 	answer func([]fetchedPart)
 	over   bool
+	// hurry says that the follower has left something out that its disk has not
+	// answered for: it must be let ask again soon.
+	hurry bool
 }
 
 // fetchAll begins a fetch of each leader of whom there is something to ask.
@@ -68,11 +71,13 @@ func (f *fetcher) fetch() {
 		return
 	}
 	var parts []fetchPart
+	hurry := false
 	for _, r := range p.order {
 		if r.cutting || r.core.Role() != replication.Follower || r.core.Leader() != f.leader {
 			continue
 		}
 		if p.w.cfg.fsync && !p.w.cfg.eager && r.log.durable < r.log.end {
+			hurry = true
 			continue // its offset alone acknowledges
 		}
 		if req, ok := r.core.NextFetch(p.now()); ok {
@@ -90,7 +95,7 @@ func (f *fetcher) fetch() {
 	}
 	f.flying++
 	n := p.w.node(f.leader)
-	call(p.w.net, p.life, p.n.addr(), n.addr(), fetchWait+time.Second, func(answer func([]fetchedPart)) { n.fetch(parts, answer) },
+	call(p.w.net, p.life, p.n.addr(), n.addr(), fetchWait+time.Second, func(answer func([]fetchedPart)) { n.fetch(parts, hurry, answer) },
 		func(got []fetchedPart, err error) {
 			f.flying--
 			f.take(parts, got, err)
@@ -226,12 +231,12 @@ func (r *replica) raise(start int64) {
 }
 
 // fetch is a follower's request.
-func (n *node) fetch(parts []fetchPart, answer func([]fetchedPart)) {
+func (n *node) fetch(parts []fetchPart, hurry bool, answer func([]fetchedPart)) {
 	p := n.p
 	if p == nil {
 		return
 	}
-	f := &pendingFetch{p: p, parts: parts, answer: answer}
+	f := &pendingFetch{p: p, parts: parts, answer: answer, hurry: hurry}
 	atOnce := false
 	for i := range parts {
 		r := p.replicas[parts[i].id]
@@ -260,6 +265,9 @@ func (n *node) fetch(parts []fetchPart, answer func([]fetchedPart)) {
 // wait is how long there may be nothing to say. A follower whose disk is behind
 // must be let ask again soon: only so it can say that it has caught up.
 func (f *pendingFetch) wait() time.Duration {
+	if f.hurry {
+		return 2 * time.Millisecond
+	}
 	for i := range f.parts {
 		if req := &f.parts[i].req; req.Flushed >= 0 && req.Flushed < req.Offset {
 			return 2 * time.Millisecond

@@ -174,6 +174,12 @@ func TestHistory(t *testing.T) {
 			s.excuse(here, 1, 0)
 			s.ends(a)
 		}},
+		"lost, then there by another unclean election": {"", func(s story) {
+			s.wrote(1, -1, a)
+			s.excuse(here, 1, 0)
+			s.unclean[here] = 2
+			s.ends(a)
+		}},
 		"refused, then read": {"aborted-read", func(s story) {
 			s.tried(1, failed, 1, 2)
 			s.read(2, 0, 2, a)

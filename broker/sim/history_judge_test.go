@@ -115,7 +115,9 @@ func (j *judge) final(id partID, dumps []dump) {
 		}
 		next = b.next()
 		for r := range b.count {
-			if j.h.killer(id, b.epoch, b.base+int64(r)) < len(j.h.losses[id]) {
+			// Another unclean election may choose one who missed the loss.
+			losses := j.h.losses[id]
+			if k := j.h.killer(id, b.epoch, b.base+int64(r)); k < len(losses) && losses[k].epoch >= j.h.unclean[id] {
 				j.add("resurrected", id, b.base, "epoch %d was given up as lost here and is in the log again", b.epoch)
 				break
 			}

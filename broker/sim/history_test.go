@@ -104,6 +104,8 @@ type history struct {
 	// taken is the newest leader epoch. A leader of an older one answers acks=1 until
 	// its lease ends.
 	taken map[partID]int32
+	// unclean is the newest epoch that began with an unclean election.
+	unclean map[partID]int32
 	// finals begin with the leader's. A partition that nobody could lead at the
 	// end has none.
 	finals       map[partID][]dump
@@ -112,7 +114,7 @@ type history struct {
 
 func newHistory() *history {
 	return &history{
-		losses: map[partID][]loss{}, elected: map[partID]int{}, taken: map[partID]int32{}, finals: map[partID][]dump{}, coordinators: map[string]partID{},
+		losses: map[partID][]loss{}, elected: map[partID]int{}, taken: map[partID]int32{}, unclean: map[partID]int32{}, finals: map[partID][]dump{}, coordinators: map[string]partID{},
 	}
 }
 

@@ -16,6 +16,7 @@ func (c *checker) moved(node int32, id partID) {
 		return
 	}
 	p := c.part(id)
+	c.regained(node, p, log)
 	was := p.replica(node)
 	part := r.Partition()
 	epoch, hw, leads := r.LeaderEpoch(), r.HighWatermark(), r.Role() == replication.Leader

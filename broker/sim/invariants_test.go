@@ -209,6 +209,9 @@ func (c *checker) took(node int32, id partID, epoch int32) {
 	p.leaders[epoch] = node
 	c.h.election(id)
 	c.h.taken[id] = max(c.h.taken[id], epoch)
+	if p.unclean[epoch] {
+		c.h.unclean[id] = max(c.h.unclean[id], epoch)
+	}
 	log := c.v.log(node, id)
 	c.asFolded(node, id, log)
 	// One that learns so late that it led may lack what leaders after it committed.
@@ -300,7 +303,13 @@ func (c *checker) appended(node int32, id partID, b *batch) {
 	}
 	r := p.replica(node)
 	r.end = log.end
-	if r.lossy && log.end >= p.end() {
+	c.regained(node, p, log)
+}
+
+// regained notes that a node has again what it had lost, on its disk if that is
+// what acknowledges.
+func (c *checker) regained(node int32, p *partTrace, log *simLog) {
+	if r := p.replica(node); r.lossy && c.acknowledged(log) >= p.end() {
 		r.lossy = false
 	}
 }
