@@ -84,7 +84,7 @@ type process struct {
 	*life
 	began    time.Duration
 	meta     *metadata
-	life2    *lifecycle
+	session  *session
 	replicas map[partID]*replica
 	order    []*replica // by id
 	fetchers map[int32]*fetcher
