@@ -150,6 +150,12 @@ func TestHistory(t *testing.T) {
 			s.wrote(1, -1, batchOf(2, 1, 1, 1))
 			s.ends()
 		}},
+		"kept by the leader after a loss": {"", func(s story) {
+			s.tried(1, unknown, 1, 2)
+			s.excuse(here, 2, 0, a)
+			s.read(3, 0, 2, a)
+			s.ends(a)
+		}},
 		"two values where data was lost": {"inconsistent-offsets", func(s story) {
 			s.excuse(here, 1, 0)
 			s.tried(1, unknown, 1, 2)

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"leat/storage"
@@ -79,10 +80,16 @@ func (o *op) String() string {
 }
 
 // loss is committed data that a partition was allowed to lose: what leaders of
-// epochs below epoch wrote at from and behind it.
+// epochs below epoch wrote at from and behind it, but for what the leader of epoch
+// kept.
 type loss struct {
 	epoch int32
 	from  int64
+	kept  []batch
+}
+
+func (l *loss) keeps(epoch int32, offset int64) bool {
+	return slices.ContainsFunc(l.kept, func(b batch) bool { return b.epoch == epoch && b.base <= offset && offset < b.next() })
 }
 
 // dump is what a replica holds at the end.
@@ -110,6 +117,8 @@ type history struct {
 	// end has none.
 	finals       map[partID][]dump
 	coordinators map[string]partID
+	// judged counts the committed offsets whose history was judged.
+	judged int
 }
 
 func newHistory() *history {
@@ -187,9 +196,9 @@ func (h *history) election(id partID) {
 	h.elected[id] = h.clock
 }
 
-// excuse allows a loss.
-func (h *history) excuse(id partID, epoch int32, from int64) {
-	h.losses[id] = append(h.losses[id], loss{epoch, from})
+// excuse allows a loss to a leader that holds, of all behind it, what it keeps.
+func (h *history) excuse(id partID, epoch int32, from int64, kept ...batch) {
+	h.losses[id] = append(h.losses[id], loss{epoch, from, kept})
 }
 
 // final is what a replica holds when all is quiet, the leader first.
@@ -198,15 +207,19 @@ func (h *history) final(id partID, node int32, start, hw int64, batches []batch)
 }
 
 // killer is the first loss that took what epoch wrote at offset, or the number
-// of losses if it lives.
+// of losses if it lives: what a leader kept lives on, whatever was before.
 func (h *history) killer(id partID, epoch int32, offset int64) int {
 	losses := h.losses[id]
-	for i, l := range losses {
-		if epoch < l.epoch && offset >= l.from {
-			return i
+	first := len(losses)
+	for i := len(losses) - 1; i >= 0; i-- {
+		if l := &losses[i]; epoch < l.epoch && offset >= l.from {
+			if l.keeps(epoch, offset) {
+				break
+			}
+			first = i
 		}
 	}
-	return len(losses)
+	return first
 }
 
 // around shows what was done near an offset of a partition, for a report.

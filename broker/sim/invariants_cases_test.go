@@ -238,6 +238,25 @@ func TestInvariants(t *testing.T) {
 			s.write(3, batchOf(0, 1, 9, 2))
 			s.raise(3, 2)
 		}},
+		"an unclean election of a log that begins within what is lost": {"", func(s *stage) {
+			s.write(2, b2)
+			s.write(3, b2)
+			for _, node := range s.nodes() {
+				s.write(node, batchOf(4, 0, 5, 2))
+			}
+			s.raise(1, 6)
+			s.logs[2].restart(5)
+			s.logs[2].settle()
+			s.replicas[2].hw = 5
+			s.recovered(2, staged, 6, true)
+			p := partitionOf(2, 2, 2, 2)
+			p.Recovering = true
+			s.decree(p)
+			s.replicas[2].part, s.replicas[2].leads, s.replicas[2].maximal = p, true, p.ISR
+			s.took(2, staged, 2)
+			s.write(2, batchOf(5, 2, 9, 1))
+			s.raise(2, 6)
+		}},
 		"an unclean election": {"", func(s *stage) {
 			s.decree(partitionOf(-1, 1, 1, 1))
 			s.crash(2, 2)

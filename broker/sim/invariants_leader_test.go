@@ -68,7 +68,7 @@ func (c *checker) believe(node int32, p *partTrace, log *simLog, hw int64) {
 		if c.buried(p, &b) {
 			return
 		}
-		if !c.ask(7, b.base == p.end() || len(p.committed) == 0 && b.base == log.start) {
+		if !c.ask(7, b.base == p.end() || b.base == log.start && c.mayBegin(p)) {
 			c.fail("%v: node %d commits %+v, all before ends at %d", p.id, node, b, p.end())
 		}
 		c.held[16]++
@@ -82,6 +82,12 @@ func (c *checker) believe(node int32, p *partTrace, log *simLog, hw int64) {
 		}
 		p.committed = append(p.committed, b)
 	}
+}
+
+// mayBegin reports whether the truth may go on where a log begins: it has none, or
+// its end was lost, and the log begins within the first batch of that.
+func (c *checker) mayBegin(p *partTrace) bool {
+	return len(p.committed) == 0 || slices.ContainsFunc(c.h.losses[p.id], func(l loss) bool { return l.from == p.end() })
 }
 
 // buried reports whether a batch is of a log that was given up as lost: who has

@@ -220,7 +220,7 @@ func (c *checker) took(node int32, id partID, epoch int32) {
 		if !c.ask(7, c.mayLose(p, epoch, from)) {
 			c.fail("%v: node %d leads epoch %d without what is committed from %d to %d: it has %v", id, node, epoch, from, p.end(), log.batches)
 		}
-		c.forgive(p, epoch, from)
+		c.forgive(p, epoch, from, log)
 	} else {
 		c.held[7]++
 	}
@@ -263,8 +263,8 @@ func (c *checker) mayLose(p *partTrace, epoch int32, from int64) bool {
 }
 
 // forgive takes what was lost out of the truth.
-func (c *checker) forgive(p *partTrace, epoch int32, from int64) {
-	c.h.excuse(p.id, epoch, from)
+func (c *checker) forgive(p *partTrace, epoch int32, from int64, log *simLog) {
+	c.h.excuse(p.id, epoch, from, slices.Clone(log.batches[log.find(from):])...)
 	for len(p.committed) > 0 && p.end() > from {
 		b := &p.committed[len(p.committed)-1]
 		delete(p.seqs, sequence{b.pid, b.pepoch, b.seq})
