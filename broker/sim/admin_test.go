@@ -2,6 +2,7 @@ package sim
 
 import (
 	"errors"
+	"slices"
 	"strconv"
 	"time"
 
@@ -73,6 +74,28 @@ func (w *world) operate() {
 	w.at(w.between(w.cfg.admin/2, w.cfg.admin*3/2), nil, w.operate)
 }
 
+// rescue has the operator give up records where nobody leads and somebody could.
+func (w *world) rescue() {
+	if w.phase != phaseFaults {
+		return
+	}
+	for _, n := range w.nodes {
+		if n.p == nil || !n.p.meta.desk.Deciding() {
+			continue
+		}
+		s := n.p.meta.shown
+		alive := func(r int32) bool { return s.Eligible(r, -1) }
+		if i := slices.IndexFunc(w.partitions, func(id partID) bool {
+			p, ok := w.checks.partition(id)
+			return ok && p.Leader < 0 && slices.ContainsFunc(p.Replicas, alive)
+		}); i >= 0 {
+			w.operation(adminUnclean, w.partitions[i])
+			break
+		}
+	}
+	w.at(w.between(100*time.Millisecond, 800*time.Millisecond), nil, w.rescue)
+}
+
 // operation is one thing that an operator does.
 func (w *world) operation(kind adminKind, id partID) {
 	var ev controller.Event
@@ -90,7 +113,7 @@ func (w *world) operation(kind adminKind, id partID) {
 	case adminPreferred:
 		ev = &controller.Elect{IDs: []storage.ID{id}, Kind: controller.Preferred}
 	case adminUnclean:
-		if !w.cfg.unclean {
+		if !w.cfg.unclean && !w.cfg.lastResort {
 			return
 		}
 		ev = &controller.Elect{IDs: []storage.ID{id}, Kind: controller.Unclean}

@@ -72,6 +72,7 @@ func (h *history) checkGroups() []anomaly {
 	}
 	slices.SortFunc(keys, func(a, b register) int { return cmp.Or(cmp.Compare(a.group, b.group), comparePart(a.id, b.id)) })
 	for _, r := range keys {
+		h.judged++
 		ops := settle(accesses[r])
 		switch porcupine.CheckOperationsTimeout(registers, ops, searchTime) {
 		case porcupine.Illegal:

@@ -162,6 +162,29 @@ func runAll(t *testing.T, known []uint64, n uint64) {
 	}
 	wg.Wait()
 	r.report(t, known)
+	if n >= enoughSeeds {
+		r.demand(t)
+	}
+}
+
+// enoughSeeds is how many seeds must do all that a simulation can do: fewer may
+// miss what is rare.
+const enoughSeeds = 500
+
+// demand asks that nothing was left out: neither a fault that never came nor an
+// invariant that nobody asked proves anything.
+func (r *runner) demand(t *testing.T) {
+	t.Helper()
+	for _, c := range r.counts.all() {
+		if *c.n == 0 && c.n != &r.counts.cutsUndone {
+			t.Errorf("in all seeds never happened: %s", c.name)
+		}
+	}
+	for number, n := range r.held {
+		if n == 0 && number > 0 {
+			t.Errorf("in all seeds never asked: I%d", number)
+		}
+	}
 }
 
 // next takes a seed.

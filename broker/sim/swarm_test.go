@@ -12,6 +12,7 @@ type simConfig struct {
 	nodes, partitions    int
 	rf, minISR           int
 	fsync, unclean       bool
+	lastResort           bool // an operator has anybody lead where nobody does
 	session, heartbeat   time.Duration
 	lag                  time.Duration
 	lagMessages          int64
@@ -73,6 +74,7 @@ func swarm(k *kernel) simConfig {
 	c.voters = pick(r, 1, min(3, c.nodes), min(3, c.nodes))
 	c.eager = r.IntN(2) == 0
 	c.admin = pick(r, 500*time.Millisecond, 2*time.Second, time.Hour)
+	c.lastResort = r.IntN(4) == 0
 	c.rf = 1 + r.IntN(c.nodes)
 	if c.nodes >= 3 && r.IntN(3) > 0 {
 		c.rf = 3

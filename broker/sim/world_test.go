@@ -144,6 +144,9 @@ func (w *world) simulate() string {
 	}
 	w.at(w.cfg.every, nil, w.faults)
 	w.at(w.cfg.admin, nil, w.operate)
+	if w.cfg.lastResort {
+		w.at(w.cfg.every, nil, w.rescue)
+	}
 	w.run(w.now+w.cfg.faulty, w.over)
 	w.heal()
 	w.run(w.now+w.between(0, 2*time.Second), w.over)
