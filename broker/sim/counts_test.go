@@ -29,6 +29,7 @@ type counts struct {
 	// Groups with members.
 	synced, heartbeats, survived               int
 	refusedOld, readByGroup                    int
+	forgotten, campaigns, drifting             int
 	membersKilled, membersLeft, membersStopped int
 	groupAsked                                 [len(groupInvariants)]int
 	admin, adminDone                           [adminKinds]int
@@ -90,6 +91,9 @@ func (c *counts) all() []count {
 		{"members killed", &c.membersKilled},
 		{"members that left", &c.membersLeft},
 		{"members stopped for a while", &c.membersStopped},
+		{"peers of the quorum forgotten", &c.forgotten},
+		{"candidates on request", &c.campaigns},
+		{"seeds with clocks that drift", &c.drifting},
 	}
 	for i := range c.groupAsked {
 		out = append(out, count{groupInvariants[i] + " asked", &c.groupAsked[i]})

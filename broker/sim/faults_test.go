@@ -22,11 +22,13 @@ const (
 	faultStall                     // a disk hangs
 	faultFlip                      // a bit on a disk flips
 	faultTransfer                  // the controller moves
+	// Those from here on are chosen with the chance of simConfig.more.
+	faultCampaign // a node stands for election at once
 	faultKinds
 )
 
 var faultNames = [faultKinds]string{
-	"kill", "power", "power-all", "stop", "pause", "isolate", "one-way", "link", "reset", "slow", "stall", "flip", "transfer",
+	"kill", "power", "power-all", "stop", "pause", "isolate", "one-way", "link", "reset", "slow", "stall", "flip", "transfer", "campaign",
 }
 
 func (f faultKind) String() string { return faultNames[f] }
@@ -72,6 +74,8 @@ func (w *world) fault(f faultKind) {
 		w.flip(n)
 	case faultTransfer:
 		n.transfer(pick(w.rng, w.nodes...).id)
+	case faultCampaign:
+		n.campaign()
 	case faultKinds:
 	}
 }

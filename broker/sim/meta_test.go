@@ -269,7 +269,7 @@ func (m *metadata) done(took int) {
 			w.counts.chunks++
 		}
 		if to := w.memberNode(msg.To); to != nil {
-			w.net.send(m.p.n.addr(), to.addr(), func() { to.step(msg) }, nil)
+			w.net.send(m.p.n.addr(), to.addr(), func() { to.step(msg) }, m.lost(msg.To))
 		}
 	}
 	m.end(out)
@@ -297,6 +297,21 @@ func (m *metadata) done(took int) {
 		}
 	}
 	m.deciding = m.desk.Deciding()
+}
+
+// lost is what is done when a message did not arrive, nil for nothing: who refuses
+// a connection is forgotten.
+func (m *metadata) lost(peer uint64) func(error) {
+	if !m.p.w.cfg.forget {
+		return nil
+	}
+	return func(err error) {
+		if errors.Is(err, errRefused) && !m.p.over {
+			m.p.w.counts.forgotten++
+			m.fatal(m.core.Forget(peer))
+			m.pump()
+		}
+	}
 }
 
 // promise has the promises of messages checked that leave at this moment. They
@@ -424,6 +439,15 @@ func (n *node) transfer(to int32) {
 			n.w.counts.transfers++
 		}
 		m.pump()
+	}
+}
+
+// campaign has the node stand for election.
+func (n *node) campaign() {
+	if n.p != nil && n.p.meta.member() {
+		n.w.counts.campaigns++
+		n.p.meta.fatal(n.p.meta.core.Campaign())
+		n.p.meta.pump()
 	}
 }
 

@@ -94,7 +94,20 @@ type process struct {
 }
 
 // now is the clock of the process.
-func (p *process) now() replication.Instant { return p.w.now - p.began }
+func (p *process) now() replication.Instant {
+	if p.w.cfg.drift == nil {
+		return p.w.now - p.began
+	}
+	return replication.Instant(float64(p.w.now-p.began) * p.w.cfg.drift[p.n.id-1])
+}
+
+// told is the time of the world at an instant of the process's clock.
+func (p *process) told(at replication.Instant) time.Duration {
+	if p.w.cfg.drift == nil {
+		return p.began + at
+	}
+	return p.began + time.Duration(float64(at)/p.w.cfg.drift[p.n.id-1])
+}
 
 // in has run called by the process after d.
 func (p *process) in(d time.Duration, run func()) { p.w.at(d, p.life, run) }

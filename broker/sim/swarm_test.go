@@ -26,6 +26,8 @@ type simConfig struct {
 	members              int           // of a group, 0 for no such group
 	static               bool          // half of them
 	crewEvery            time.Duration // between troubles of a member
+	forget               bool          // the quorum hears of refused connections
+	drift                []float64     // how fast the clocks of nodes are, nil for all alike
 	window               int
 	acks                 []int8
 	pause                time.Duration // between writes of a producer
@@ -107,7 +109,7 @@ func swarm(k *kernel) simConfig {
 	if r.IntN(5) == 0 {
 		c.disk.eioWrite = 0.002
 	}
-	for f := range faultKinds {
+	for f := range faultCampaign {
 		if r.IntN(2) == 0 {
 			c.faults = append(c.faults, f)
 		}
@@ -122,4 +124,17 @@ func (c *simConfig) more(r *rand.Rand) {
 	c.members = pick(r, 0, 0, 1, 2, 3)
 	c.static = r.IntN(3) == 0
 	c.crewEvery = pick(r, 2*time.Second, 6*time.Second, time.Hour)
+	c.forget = r.IntN(2) == 0
+	if r.IntN(4) == 0 {
+		c.faults = append(c.faults, faultCampaign)
+	}
+	if r.IntN(3) == 0 {
+		for range c.nodes { // the lease ends at three quarters of the session: a margin of a quarter
+			c.drift = append(c.drift, 1+maxDrift*(2*r.Float64()-1))
+		}
+	}
 }
+
+// maxDrift is how much faster or slower a clock is at most. Real ones are a
+// thousand times better.
+const maxDrift = 0.1

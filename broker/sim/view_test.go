@@ -29,7 +29,7 @@ func (v worldView) lease(node int32) time.Duration {
 	case p.lease() == replication.Forever:
 		return replication.Forever
 	}
-	return p.began + p.lease()
+	return p.told(p.lease())
 }
 
 func (v worldView) log(node int32, id partID) *simLog {

@@ -169,6 +169,9 @@ func (w *world) simulate() string {
 	}
 	w.counts.seeds, w.counts.steps = 1, w.steps
 	w.counts.groupAsked = w.checks.groupHeld
+	if w.cfg.drift != nil {
+		w.counts.drifting = 1
+	}
 	if w.cfg.faulty > 20*time.Second {
 		w.counts.long = 1
 	}
