@@ -315,6 +315,19 @@ func TestInvariants(t *testing.T) {
 			s.crash(3, 2)
 			s.decree(partitionOf(1, 0, 2, 1, 2, 3))
 		}},
+		"I8 one comes in without what an unclean election brought back": {"I8", func(s *stage) {
+			s.crash(2, 2)
+			for node := int32(2); node > 0; node-- {
+				p := partitionOf(node, 4-node, 4-node, node)
+				p.Recovering = true
+				s.decree(p)
+				s.replicas[node].part, s.replicas[node].leads, s.replicas[node].maximal = p, true, p.ISR
+				s.took(node, staged, p.LeaderEpoch)
+				s.raise(node, s.logs[node].end)
+				s.replicas[node].leads = false
+			}
+			s.decree(partitionOf(1, 3, 4, 1, 2))
+		}},
 		"I8 a decision that is old news": {"", func(s *stage) {
 			s.decree(partitionOf(1, 0, 1, 1, 2))
 			before := s.newest

@@ -221,8 +221,12 @@ func (c *checker) took(node int32, id partID, epoch int32) {
 			c.fail("%v: node %d leads epoch %d without what is committed from %d to %d: it has %v", id, node, epoch, from, p.end(), log.batches)
 		}
 		c.forgive(p, epoch, from, log)
-	} else {
-		c.held[7]++
+		return
+	}
+	c.held[7]++
+	gone := func(b batch) bool { return c.buried(p, &b) }
+	if at := p.end(); c.mayLose(p, epoch, at) && slices.ContainsFunc(log.batches[log.find(at):], gone) {
+		c.forgive(p, epoch, at, log) // what was given up is back
 	}
 }
 
