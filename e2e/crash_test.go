@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -25,6 +26,7 @@ type ledger struct {
 	seen  int64           // offsets below are in at
 	last  int64           // the largest number at an offset below seen
 	cut   span            // where the log begins: what DeleteRecords has answered, and the most that it was asked
+	err   error           // the first that a client gave up with
 }
 
 // span is a number that only grows and is known to lie in between.
@@ -47,6 +49,13 @@ func (l *ledger) answered(number, offset int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.acked[number] = offset
+}
+
+// gaveUp takes note of a record that a client does not try to send any more.
+func (l *ledger) gaveUp(err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.err = cmp.Or(l.err, err)
 }
 
 // unchecked counts the answers since the last check.
@@ -130,6 +139,8 @@ func (l *ledger) produceKgo(ctx context.Context, client *kgo.Client, stop <-chan
 		client.Produce(ctx, &kgo.Record{Topic: l.topic, Value: l.value(number)}, func(r *kgo.Record, err error) {
 			if err == nil {
 				l.answered(number, r.Offset)
+			} else {
+				l.gaveUp(err)
 			}
 			<-inFlight
 		})
@@ -264,7 +275,7 @@ func TestKillDuringProduce(t *testing.T) {
 		}
 	}
 	if int64(idempotent.next) != idempotent.seen {
-		t.Errorf("the idempotent producer sent %d records, the log has %d", idempotent.next, idempotent.seen)
+		t.Errorf("the idempotent producer sent %d records, the log has %d: %v", idempotent.next, idempotent.seen, idempotent.err)
 	}
 	s.stop()
 	s.restart()

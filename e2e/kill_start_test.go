@@ -390,6 +390,6 @@ func TestPausedProcess(t *testing.T) {
 	}
 	l.check(t, s)
 	if int64(l.next) != l.seen {
-		t.Errorf("%d records were sent, the log has %d", l.next, l.seen)
+		t.Errorf("%d records were sent, the log has %d: %v", l.next, l.seen, l.err)
 	}
 }

@@ -100,7 +100,7 @@ func TestKillLoop(t *testing.T) {
 		t.Fatal(err)
 	}
 	if k.check(); int64(k.once.next) != k.once.seen {
-		t.Errorf("the idempotent producer sent %d records, the log has %d", k.once.next, k.once.seen)
+		t.Errorf("the idempotent producer sent %d records, the log has %d: %v", k.once.next, k.once.seen, k.once.err)
 	}
 	for _, c := range k.keyed {
 		eventually(t, c.topic+" to be compacted", func() error {
