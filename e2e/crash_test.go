@@ -221,7 +221,7 @@ func TestKillDuringProduce(t *testing.T) {
 	var surviving sync.WaitGroup
 	over := make(chan struct{})
 	survivor := s.kgo(kgo.SeedBrokers(p.addr), kgo.ProducerLinger(0),
-		kgo.MetadataMinAge(20*time.Millisecond), kgo.RetryBackoffFn(func(int) time.Duration { return 10 * time.Millisecond }))
+		kgo.MetadataMinAge(20*time.Millisecond), kgo.RetryBackoffFn(func(int) time.Duration { return 10 * time.Millisecond }), kgo.RequestRetries(tireless))
 	surviving.Go(func() { idempotent.produceKgo(t.Context(), survivor, over) })
 
 	rng := rand.New(rand.NewPCG(1, 2))

@@ -152,7 +152,7 @@ func (c *groupChurn) join(g *churnGroup, i int) *churnMember {
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.SessionTimeout(churnSession), kgo.HeartbeatInterval(churnSession/5),
 		kgo.OnPartitionsAssigned(m.assigned), kgo.OnPartitionsRevoked(gone), kgo.OnPartitionsLost(gone),
 		kgo.MetadataMinAge(100*time.Millisecond), kgo.FetchMaxWait(500*time.Millisecond), kgo.RequestRetries(1000),
-		kgo.RetryBackoffFn(func(int) time.Duration { return 20 * time.Millisecond }),
+		kgo.RetryBackoffFn(func(int) time.Duration { return 20 * time.Millisecond }), kgo.RequestRetries(tireless),
 	)
 	if err != nil {
 		c.Fatal(err)
@@ -297,7 +297,7 @@ func (c *groupChurn) disturb() {
 // feed writes records all over the partitions until it is told to end.
 func (c *groupChurn) feed(stop <-chan struct{}) {
 	client, err := kgo.NewClient(kgo.SeedBrokers(c.proxy.addr), kgo.ProducerLinger(0), kgo.MetadataMinAge(20*time.Millisecond),
-		kgo.RecordPartitioner(kgo.ManualPartitioner()), kgo.RetryBackoffFn(func(int) time.Duration { return 20 * time.Millisecond }))
+		kgo.RecordPartitioner(kgo.ManualPartitioner()), kgo.RetryBackoffFn(func(int) time.Duration { return 20 * time.Millisecond }), kgo.RequestRetries(tireless))
 	if err != nil {
 		c.Error(err)
 		return

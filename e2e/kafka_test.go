@@ -48,6 +48,10 @@ func (s *server) kgo(opts ...kgo.Opt) *kgo.Client {
 	return client
 }
 
+// tireless is how often a client that tries again after a few milliseconds does so while a server starts. By default it
+// gives a request up after 20 tries, and with it every record that waits for its answer.
+const tireless = 5000
+
 // wire is a raw connection to the Kafka door: one request after the other, each field as the test says.
 type wire struct {
 	t    testing.TB

@@ -68,7 +68,7 @@ func TestKillLoop(t *testing.T) {
 	k.create()
 	k.proxy.point(k.s.Kafka)
 	client := k.s.kgo(kgo.SeedBrokers(k.proxy.addr), kgo.ProducerLinger(0),
-		kgo.MetadataMinAge(20*time.Millisecond), kgo.RetryBackoffFn(func(int) time.Duration { return 10 * time.Millisecond }))
+		kgo.MetadataMinAge(20*time.Millisecond), kgo.RetryBackoffFn(func(int) time.Duration { return 10 * time.Millisecond }), kgo.RequestRetries(tireless))
 	over := make(chan struct{})
 	var living sync.WaitGroup
 	living.Go(func() { k.once.produceKgo(t.Context(), client, over) })
