@@ -328,6 +328,18 @@ func TestInvariants(t *testing.T) {
 			}
 			s.decree(partitionOf(1, 3, 4, 1, 2))
 		}},
+		"I8 a deposed leader knows of no unclean election": {"", func(s *stage) {
+			s.crash(2, 2)
+			p := partitionOf(2, 2, 2, 2)
+			p.Recovering = true
+			s.decree(p)
+			s.replicas[2].part, s.replicas[2].leads, s.replicas[2].maximal = p, true, p.ISR
+			s.took(2, staged, 2)
+			s.logs[3].truncate(2)
+			s.replicas[3].hw = 2
+			s.cut(3, staged, 2, 3)
+			s.moved(1, staged)
+		}},
 		"I8 a decision that is old news": {"", func(s *stage) {
 			s.decree(partitionOf(1, 0, 1, 1, 2))
 			before := s.newest

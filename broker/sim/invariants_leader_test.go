@@ -132,7 +132,9 @@ func (c *checker) holds(number int, p *partTrace, member, leader, epoch int32, h
 	if log == nil || log.damaged || was.lossy || epoch < was.since || c.v.replica(member, p.id) == nil {
 		return // or it is down, and nobody knows yet what it lost
 	}
-	if !c.ask(number, c.acknowledged(log) >= hw) {
+	// To the records of a leader that was deposed an unclean election may have put an end.
+	over := func(l loss) bool { return epoch < l.epoch && l.from < hw }
+	if !c.ask(number, c.acknowledged(log) >= hw || slices.ContainsFunc(c.h.losses[p.id], over)) {
 		c.fail("%v: node %d has acknowledged %d, the high watermark of node %d is %d", p.id, member, c.acknowledged(log), leader, hw)
 	}
 }
