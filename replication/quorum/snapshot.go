@@ -157,10 +157,13 @@ func (c *Core) dropStream(peer uint64) {
 	}
 }
 
-// caughtUp says that a follower has the entries up to index.
+// caughtUp says that a follower has the entries up to index. Raft finds out by
+// itself that the snapshot has done its work, unless the log begins behind it by
+// now: then it must be told, or it would wait for ever.
 func (c *Core) caughtUp(peer, index uint64) {
 	if s := c.streams[peer]; s != nil && index >= s.index {
 		delete(c.streams, peer)
+		c.rn.ReportSnapshot(peer, raft.SnapshotFinish)
 	}
 }
 
