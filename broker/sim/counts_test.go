@@ -29,6 +29,7 @@ type counts struct {
 	// Groups with members.
 	synced, heartbeats, survived               int
 	refusedOld, readByGroup                    int
+	renewed, topicsDeleted                     int
 	forgotten, campaigns, drifting             int
 	membersKilled, membersLeft, membersStopped int
 	groupAsked                                 [len(groupInvariants)]int
@@ -91,6 +92,8 @@ func (c *counts) all() []count {
 		{"members killed", &c.membersKilled},
 		{"members that left", &c.membersLeft},
 		{"members stopped for a while", &c.membersStopped},
+		{"topics made again under the same name", &c.renewed},
+		{"topics deleted", &c.topicsDeleted},
 		{"peers of the quorum forgotten", &c.forgotten},
 		{"candidates on request", &c.campaigns},
 		{"seeds with clocks that drift", &c.drifting},

@@ -254,14 +254,14 @@ func (c *coordinator) apply(a *group.Apply) {
 		for i := range batches {
 			b := &batches[i]
 			if b.group != nil {
-				c.recorded(b.base, b.group.changes)
+				c.recorded(b.base, b.epoch, b.group.changes)
 				changes = append(changes, b.group.changes...)
 			}
 			to = group.Applied{Next: b.next(), Epoch: b.epoch}
 		}
 	}
 	if !a.Read {
-		c.recorded(a.From, changes)
+		c.recorded(a.From, a.Epoch, changes)
 	}
 	for i := range changes {
 		v.change(&changes[i])
@@ -275,10 +275,11 @@ func (c *coordinator) apply(a *group.Apply) {
 	w.checks.folded(c.r.p.n.id, c.r.id, to.Next, !w.chance(0.05) || c.folds())
 }
 
-// recorded has the changes of groups checked that are at a base in the log.
-func (c *coordinator) recorded(base int64, changes []group.Change) {
+// recorded has the changes of groups checked that are at a base in the log, of a
+// leader epoch.
+func (c *coordinator) recorded(base int64, epoch int32, changes []group.Change) {
 	for i := range changes {
-		c.r.p.w.checks.recorded(c.r.p.n.id, c.r.id, base+int64(i), &changes[i])
+		c.r.p.w.checks.recorded(c.r.p.n.id, c.r.id, base+int64(i), epoch, &changes[i])
 	}
 }
 

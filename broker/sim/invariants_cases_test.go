@@ -396,6 +396,18 @@ func TestInvariants(t *testing.T) {
 			s.logs[2].durable, s.logs[3].durable = 2, 2
 			s.acked(1, staged, &b1, -1)
 		}},
+		"I13 of a topic that is gone": {"", func(s *stage) {
+			next, _ := s.newest.With([]controller.Record{&controller.TopicRemoved{ID: staged.Topic}})
+			s.apply(next)
+			delete(s.logs, 2)
+			delete(s.logs, 3)
+			s.acked(1, staged, &b1, -1)
+		}},
+		"I13 not in the logs of others": {"I13", func(s *stage) {
+			delete(s.logs, 2)
+			delete(s.logs, 3)
+			s.acked(1, staged, &b1, -1)
+		}},
 		"I13 in memory of another": {"", func(s *stage) {
 			s.os = true
 			s.logs[2].durable, s.logs[3].durable = 2, 2

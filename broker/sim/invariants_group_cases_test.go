@@ -11,12 +11,15 @@ import (
 // Each invariant of groups with members is broken by a short story, and holds in
 // the same story told right.
 func TestGroupInvariants(t *testing.T) {
-	record := func(s *stage, offset int64, generation int32, members ...string) {
+	recordOf := func(s *stage, epoch int32, offset int64, generation int32, members ...string) {
 		r := &group.Record{Generation: generation}
 		for _, id := range members {
 			r.Members = append(r.Members, group.Member{ID: id, Session: 10 * time.Second})
 		}
-		s.recorded(1, staged, offset, &group.Change{Group: "g", Members: r})
+		s.recorded(1, staged, offset, epoch, &group.Change{Group: "g", Members: r})
+	}
+	record := func(s *stage, offset int64, generation int32, members ...string) {
+		recordOf(s, 0, offset, generation, members...)
 	}
 	by := func(id string, generation int32) *memberRequest {
 		return &memberRequest{group: "g", id: staged, ref: group.MemberRef{ID: id, Generation: generation}}
@@ -38,7 +41,20 @@ func TestGroupInvariants(t *testing.T) {
 		"G1 after a loss": {"", func(s *stage) {
 			record(s, 5, 3)
 			s.h.excuse(staged, 1, 5)
-			record(s, 5, 2)
+			record(s, 6, 4) // by one who has not heard of it
+			recordOf(s, 1, 5, 2)
+		}},
+		"G1 falls after a loss": {"G1", func(s *stage) {
+			s.h.excuse(staged, 1, 5)
+			recordOf(s, 1, 5, 2)
+			recordOf(s, 1, 6, 1)
+		}},
+		"G2 of a leader before a loss": {"", func(s *stage) {
+			s.h.excuse(staged, 1, 5)
+			s.gave(1, by("a", 3), part(0))
+			after := by("b", 2)
+			after.epoch = 1
+			s.gave(2, after, part(0))
 		}},
 		"G2 falls": {"G2", func(s *stage) {
 			s.gave(1, by("a", 3), part(0))

@@ -52,13 +52,13 @@ func (c *checker) askGroup(number int, holds bool, format string, args ...any) {
 }
 
 // recorded is called with each change of a group that a replica applies.
-func (c *checker) recorded(node int32, id partID, offset int64, change *group.Change) {
+func (c *checker) recorded(node int32, id partID, offset int64, epoch int32, change *group.Change) {
 	if !change.OfGroup() || change.Members == nil {
 		return
 	}
 	g := c.group(id, change.Group)
-	if offset < g.next {
-		return
+	if offset < g.next || c.h.killer(id, epoch, offset) < len(c.h.losses[id]) {
+		return // known, or lost, which this node has not heard of
 	}
 	r := change.Members
 	c.askGroup(1, r.Generation >= g.generation, "node %d: %q is in generation %d at %d, it was in %d", node, change.Group, r.Generation, offset, g.generation)
@@ -67,6 +67,9 @@ func (c *checker) recorded(node int32, id partID, offset int64, change *group.Ch
 
 // gave is called when a sync is answered well.
 func (c *checker) gave(node int32, r *memberRequest, parts []partID) {
+	if c.lostSince(r) {
+		return
+	}
 	g := c.group(r.id, r.group)
 	c.askGroup(2, r.ref.Generation >= g.synced, "node %d answers a sync of generation %d, there was one of %d", node, r.ref.Generation, g.synced)
 	g.synced = max(g.synced, r.ref.Generation)
@@ -95,6 +98,9 @@ func (c *checker) mayCommit(node int32, r *memberRequest, newest int32) {
 // beaten is called with the answer to a heartbeat by who has led since an instant,
 // without anybody having joined or left.
 func (c *checker) beaten(node int32, r *memberRequest, since time.Duration, err error) {
+	if c.lostSince(r) {
+		return
+	}
 	g := c.group(r.id, r.group)
 	i := slices.IndexFunc(g.members, func(m group.Member) bool { return m.ID == r.ref.ID })
 	if i < 0 || r.ref.Generation != g.generation {
@@ -107,4 +113,10 @@ func (c *checker) beaten(node int32, r *memberRequest, since time.Duration, err 
 	}
 	bad := errors.Is(err, group.ErrUnknownMember) || errors.Is(err, group.ErrIllegalGeneration) || errors.Is(err, group.ErrRebalanceInProgress) || errors.Is(err, group.ErrFencedInstance)
 	c.askGroup(5, !bad, "node %d coordinates since %v and tells %q of generation %d: %v", node, since, r.ref.ID, r.ref.Generation, err)
+}
+
+// lostSince reports whether a coordinator answers from what was lost after it led.
+func (c *checker) lostSince(r *memberRequest) bool {
+	losses := c.h.losses[r.id]
+	return len(losses) > 0 && r.epoch < losses[len(losses)-1].epoch
 }

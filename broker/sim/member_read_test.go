@@ -85,6 +85,7 @@ func (m *member) read(n *node, id partID, from int64, again func()) {
 				}
 				to := min(max(from, a.start), a.hw)
 				if from < a.start {
+					m.c.passed[id] = max(m.c.passed[id], a.start)
 					w.hist.seek(process, id, to)
 				} else {
 					w.hist.reset(process, id, to)

@@ -21,6 +21,9 @@ type crew struct {
 	members []*member
 	// read has the first value of each batch that some member has read.
 	read map[uint64]bool
+	// passed is where a log began at the latest that a member has gone on from: a
+	// leader after that one may begin before it.
+	passed map[partID]int64
 }
 
 // member is a client that is in a group while it lives: it joins, reads what it is
@@ -54,7 +57,7 @@ type member struct {
 }
 
 func (w *world) addCrew(next func() addr, id, topic partID) {
-	c := &crew{w: w, name: "crew", id: id, topic: topic, session: pick(w.rng, 2*time.Second, 4*time.Second), read: map[uint64]bool{}}
+	c := &crew{w: w, name: "crew", id: id, topic: topic, session: pick(w.rng, 2*time.Second, 4*time.Second), read: map[uint64]bool{}, passed: map[partID]int64{}}
 	w.crew = c
 	w.hist.coordinator(c.name, id)
 	for i := range w.cfg.members {
@@ -346,7 +349,7 @@ func (c *crew) behind() string {
 			r := n.p.replicas[id]
 			for i := range r.log.batches {
 				b := &r.log.batches[i]
-				if b.value != 0 && b.next() <= r.core.HighWatermark() && !c.read[b.value] {
+				if b.value != 0 && b.base >= c.passed[id] && b.next() <= r.core.HighWatermark() && !c.read[b.value] {
 					return fmt.Sprintf("%v: nobody of the group has read %+v", id, *b)
 				}
 			}

@@ -26,6 +26,7 @@ type simConfig struct {
 	members              int           // of a group, 0 for no such group
 	static               bool          // half of them
 	crewEvery            time.Duration // between troubles of a member
+	renew                time.Duration // between steps of a topic that is deleted and made again, 0 for none
 	forget               bool          // the quorum hears of refused connections
 	drift                []float64     // how fast the clocks of nodes are, nil for all alike
 	window               int
@@ -125,6 +126,7 @@ func (c *simConfig) more(r *rand.Rand) {
 	c.static = r.IntN(3) == 0
 	c.crewEvery = pick(r, 2*time.Second, 6*time.Second, time.Hour)
 	c.forget = r.IntN(2) == 0
+	c.renew = pick(r, 0, 0, 500*time.Millisecond, 2*time.Second)
 	if r.IntN(4) == 0 {
 		c.faults = append(c.faults, faultCampaign)
 	}

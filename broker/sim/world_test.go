@@ -72,7 +72,13 @@ func (w *world) ends() []addr {
 	return out
 }
 
-func (c *simConfig) clients() int { return 1 + c.producers + c.consumers + c.groups + c.members }
+func (c *simConfig) clients() int {
+	n := 1 + c.producers + c.consumers + c.groups + c.members
+	if c.renew > 0 {
+		n += 2
+	}
+	return n
+}
 
 // newTopicID draws an id from the seed.
 func (w *world) newTopicID() (id storage.TopicID) {
@@ -229,6 +235,9 @@ func (w *world) work() {
 	w.run(w.now+time.Minute, func() bool { return missing == 0 || w.over() })
 	if missing == 0 && w.cfg.members > 0 {
 		w.addCrew(next, groups, w.partitions[0])
+	}
+	if missing == 0 && w.cfg.renew > 0 {
+		w.addRenewal(next)
 	}
 }
 
