@@ -88,9 +88,9 @@ var breakages = []breakage{
 		"\tm, err := g.current(ref)\n\tif err != nil {\n\t\treturn err\n\t}\n\tif g.state == Completing {",
 		"\tm, err := g.find(ref)\n\tif err != nil {\n\t\treturn err\n\t}\n\tif g.state == Completing {",
 	}}, false, true, false},
-	{"the next coordinator forgets the members", []edit{{
+	{"the next coordinator has everybody join again", []edit{{
 		"broker/group/group.go",
-		"for _, d := range r.Members {", "for _, d := range r.Members[:0] {",
+		"\tif len(g.members) > 0 {\n\t\tg.state = Stable\n", "\tif len(g.members) > 0 {\n\t\tg.state = Preparing\n",
 	}}, false, true, false},
 
 	{"one round of finding where logs part (bug 2)", []edit{{
