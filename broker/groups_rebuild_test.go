@@ -221,9 +221,11 @@ func (m *offsetsModel) spoil() {
 	case 3: // gone
 		batch.DeleteRange([]byte{meta.PrefixGroups}, []byte{meta.PrefixGroups + 1})
 	case 4: // of another topic
-		batch.Set(s.key('A'), append([]byte{storeFormat, 1}, applied[2:]...))
+		applied[1] ^= 1
+		batch.Set(s.key('A'), applied)
 	case 5: // ahead of the log
-		batch.Set(s.key('A'), binary.BigEndian.AppendUint64(slices.Clone(applied[:17]), 1<<40))
+		binary.BigEndian.PutUint64(applied[17:], 1<<40)
+		batch.Set(s.key('A'), applied)
 	default: // of another leader
 		batch.Set(s.key('A'), binary.BigEndian.AppendUint32(slices.Clone(applied[:25]), 1<<20))
 	}
