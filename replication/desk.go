@@ -63,13 +63,15 @@ type DeskOptions struct {
 type Proposals interface {
 	Propose(id quorum.ProposalID, data []byte) error
 	Applied(id quorum.ProposalID) (index uint64, ok bool)
+	Read(id quorum.ProposalID) error
 }
 
-// Answer is what became of a proposal.
+// Answer is what became of a proposal, or of a heartbeat.
 type Answer struct {
-	ID    quorum.ProposalID
-	Reply controller.Reply
-	Err   error
+	ID        quorum.ProposalID
+	Reply     controller.Reply
+	Heartbeat controller.HeartbeatReply
+	Err       error
 }
 
 // Desk is where a node takes in what the controller is to decide: between those
@@ -95,6 +97,7 @@ type Desk struct {
 	line []waiting
 	// answered are the newest answers with a committed decision, oldest first.
 	answered []Answer
+	beats    beats
 }
 
 // waiting is a decision whose answer is not given yet.
@@ -219,16 +222,6 @@ func (d *Desk) propose(id quorum.ProposalID, records []controller.Record, room b
 	}
 }
 
-// Heartbeat takes a sign of life of a broker.
-func (d *Desk) Heartbeat(h controller.Heartbeat, now time.Duration) (controller.HeartbeatReply, error) {
-	if d.active == nil {
-		return controller.HeartbeatReply{}, d.notController()
-	}
-	reply, events := d.active.Heartbeat(h, now)
-	d.run(events, now)
-	return reply, nil
-}
-
 // Tick lets the controller do what is due: at Next, or later.
 func (d *Desk) Tick(now time.Duration) {
 	if d.active != nil {
@@ -259,14 +252,23 @@ func (d *Desk) run(events []controller.Event, now time.Duration) {
 // shown, and everything under way is of unknown outcome.
 func (d *Desk) Failed(out quorum.Output) []Answer {
 	d.leader, d.active = out.Leader, nil
-	return d.give(true)
+	return append(d.give(true), d.refuseBeats()...)
 }
 
 // Done takes what the quorum has saved, and gives the answers that follow from it.
 func (d *Desk) Done(out quorum.Output, now time.Duration) []Answer {
 	d.shown, d.leader = d.machine.State(), out.Leader
 	lost := d.active != nil && (!out.Active || out.Term != d.term)
+	var beats []Answer
 	for _, e := range out.Ended {
+		if len(d.beats.asked) > 0 && e.ID == d.beats.barrier {
+			if e.Outcome == quorum.Committed {
+				beats = append(beats, d.confirmed()...)
+			} else {
+				beats = append(beats, d.refuseBeats()...)
+			}
+			continue
+		}
 		i := slices.IndexFunc(d.line, func(w waiting) bool { return w.id == e.ID })
 		switch {
 		case i < 0: // not of this desk, or of one before
@@ -276,8 +278,9 @@ func (d *Desk) Done(out quorum.Output, now time.Duration) []Answer {
 			lost = true
 		}
 	}
-	answers := d.give(lost)
+	answers := append(d.give(lost), beats...)
 	if lost {
+		answers = append(answers, d.refuseBeats()...)
 		d.active = nil
 	}
 	if d.active != nil {

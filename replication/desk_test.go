@@ -22,6 +22,7 @@ type proposals struct {
 	taken   []quorum.Entry // not committed
 	applied map[quorum.ProposalID]uint64
 	index   uint64
+	reads   []quorum.ProposalID
 }
 
 func (p *proposals) Propose(id quorum.ProposalID, data []byte) error {
@@ -35,6 +36,13 @@ func (p *proposals) Propose(id quorum.ProposalID, data []byte) error {
 func (p *proposals) Applied(id quorum.ProposalID) (index uint64, ok bool) {
 	index, ok = p.applied[id]
 	return index, ok
+}
+
+func (p *proposals) Read(id quorum.ProposalID) error {
+	if p.refuse == nil {
+		p.reads = append(p.reads, id)
+	}
+	return p.refuse
 }
 
 // deskScript is a desk with its surroundings, and the commands for it.
@@ -87,6 +95,10 @@ func (s *deskScript) lost() (ended []quorum.Ended) {
 	for _, e := range s.core.taken {
 		ended = append(ended, quorum.Ended{ID: e.ID, Outcome: quorum.Unknown})
 	}
+	for _, id := range s.core.reads {
+		ended = append(ended, quorum.Ended{ID: id, Outcome: quorum.Unknown})
+	}
+	s.core.reads = nil
 	return ended
 }
 
@@ -103,6 +115,9 @@ func answerText(a Answer) string {
 	name := strings.TrimRight(string(a.ID[:]), "\x00")
 	if err := errors.Join(append([]error{a.Err}, a.Reply.Errs...)...); err != nil {
 		return name + ": " + strings.ReplaceAll(err.Error(), "\n", "; ")
+	}
+	if strings.HasPrefix(name, "beat") {
+		return fmt.Sprintf("%s: fenced=%v caught-up=%v %v", name, a.Heartbeat.Fenced, a.Heartbeat.CaughtUp, a.Heartbeat.Err)
 	}
 	if a.Reply.Epoch > 0 {
 		return fmt.Sprintf("%s: done, broker epoch %d", name, a.Reply.Epoch)
@@ -143,6 +158,27 @@ func (s *deskScript) run(d *datadriven.TestData) string {
 			}
 		}
 		return b.String()
+	case "beat": // a line each: id broker epoch
+		var b strings.Builder
+		for line := range strings.Lines(d.Input) {
+			var name string
+			h := controller.Heartbeat{Applied: s.core.index}
+			if _, err := fmt.Sscan(line, &name, &h.ID, &h.Epoch); err != nil {
+				s.t.Fatal(err)
+			}
+			var id quorum.ProposalID
+			copy(id[:], name)
+			if a, later := s.desk.Heartbeat(id, h, s.now); later {
+				fmt.Fprintf(&b, "%s: later\n", name)
+			} else {
+				fmt.Fprintln(&b, answerText(a))
+			}
+		}
+		return b.String()
+	case "confirm": // the oldest read ends well
+		end := quorum.Ended{ID: s.core.reads[0], Index: s.core.index, Outcome: quorum.Committed}
+		s.core.reads = s.core.reads[1:]
+		return s.done(quorum.Output{Ended: []quorum.Ended{end}, Term: s.term, Leader: quorum.NodeID(1, "u"), Active: true})
 	case "lead": // the barrier of a new term is applied
 		s.term++
 		return s.done(quorum.Output{Term: s.term, Leader: quorum.NodeID(1, "u"), Active: true})

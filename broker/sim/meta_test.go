@@ -151,7 +151,7 @@ type metadata struct {
 	// saving says that a Write is on its way to the disk, pumping that Work is
 	// being done.
 	saving, pumping bool
-	asked           map[quorum.ProposalID]func(controller.Reply, error)
+	asked           map[quorum.ProposalID]func(replication.Answer)
 	timer           time.Duration // of the desk, 0 for none
 	deciding        bool
 }
@@ -190,7 +190,7 @@ func openMetadata(p *process) (*metadata, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &metadata{p: p, core: core, machine: traced, shown: machine.State(), asked: map[quorum.ProposalID]func(controller.Reply, error){}}
+	m := &metadata{p: p, core: core, machine: traced, shown: machine.State(), asked: map[quorum.ProposalID]func(replication.Answer){}}
 	m.desk = replication.NewDesk(replication.DeskOptions{
 		Active: controller.ActiveOptions{Session: w.cfg.session, Rebalance: 2 * w.cfg.session, Stable: 3 * w.cfg.session},
 		NewID:  w.newProposalID,
@@ -340,7 +340,7 @@ func (m *metadata) tell(answers []replication.Answer) {
 	for _, a := range answers {
 		if fn := m.asked[a.ID]; fn != nil {
 			delete(m.asked, a.ID)
-			fn(a.Reply, a.Err)
+			fn(a)
 		}
 	}
 }
@@ -367,7 +367,7 @@ func (m *metadata) arm() {
 func (m *metadata) propose(id quorum.ProposalID, ev controller.Event, answer func(controller.Reply, error)) {
 	a, later := m.desk.Propose(id, ev, m.p.now())
 	if later {
-		m.asked[id] = answer
+		m.asked[id] = func(a replication.Answer) { answer(a.Reply, a.Err) }
 		m.pump()
 		return
 	}

@@ -133,8 +133,7 @@ func (s *session) heartbeat(send replication.Send) {
 	to := p.w.node(c)
 	call(p.w.net, p.life, p.n.addr(), to.addr(), p.w.cfg.session, func(give func(answer)) {
 		if to.p != nil {
-			reply, err := to.p.meta.heartbeat(*send.Heartbeat)
-			give(answer{reply, err})
+			to.p.meta.heartbeat(*send.Heartbeat, func(a replication.Answer) { give(answer{a.Heartbeat, a.Err}) })
 		}
 	}, func(a answer, err error) {
 		s.Answered(send, a.reply, errors.Join(err, a.err), p.now())
@@ -142,10 +141,16 @@ func (s *session) heartbeat(send replication.Send) {
 	})
 }
 
-func (m *metadata) heartbeat(h controller.Heartbeat) (controller.HeartbeatReply, error) {
-	reply, err := m.desk.Heartbeat(h, m.p.now())
+func (m *metadata) heartbeat(h controller.Heartbeat, answer func(replication.Answer)) {
+	id := m.p.w.newProposalID()
+	a, later := m.desk.Heartbeat(id, h, m.p.now())
+	if later {
+		m.asked[id] = answer
+	}
 	m.pump()
-	return reply, err
+	if !later {
+		answer(a)
+	}
 }
 
 // stop ends the process cleanly: it asks the controller, and when it may go, or
@@ -209,7 +214,7 @@ func (s *session) goodbye() {
 		to := p.w.node(c)
 		p.w.net.send(p.n.addr(), to.addr(), func() {
 			if to.p != nil {
-				_, _ = to.p.meta.heartbeat(h)
+				to.p.meta.heartbeat(h, func(replication.Answer) {})
 			}
 		}, nil)
 	}
