@@ -9,9 +9,9 @@ import (
 )
 
 // resume reads where the group has to go on with a partition, until it knows.
-func (m *member) resume(id partID, generation int32) {
+func (m *member) resume(id partID, turn int) {
 	w := m.w
-	if m.generation != generation {
+	if m.turn != turn {
 		return
 	}
 	op := w.hist.fetchCommitted(m.process, m.c.name, id)
@@ -23,7 +23,7 @@ func (m *member) resume(id partID, generation int32) {
 	m.ask(req, w.cfg.timeout, func(a group.Answer) {
 		if a.Err != nil {
 			w.hist.fetchedCommitted(op, -1, failed)
-			m.later(w.between(10*time.Millisecond, 100*time.Millisecond), func() { m.resume(id, generation) })
+			m.later(w.between(10*time.Millisecond, 100*time.Millisecond), func() { m.resume(id, turn) })
 			return
 		}
 		offset := int64(-1)
@@ -31,7 +31,7 @@ func (m *member) resume(id partID, generation int32) {
 			offset = got[0].Offset
 		}
 		w.hist.fetchedCommitted(op, offset, okay)
-		if m.generation != generation || m.process != process {
+		if m.turn != turn || m.process != process {
 			return
 		}
 		m.next[id], m.kept[id] = max(offset, 0), max(offset, 0)
@@ -69,14 +69,14 @@ func (m *member) poll() {
 }
 
 func (m *member) read(n *node, id partID, from int64, again func()) {
-	w, process, generation, life := m.w, m.process, m.generation, m.life
+	w, process, turn, life := m.w, m.process, m.turn, m.life
 	op := w.hist.poll(process, id, from)
 	call(w.net, nil, m.at, n.addr(), w.cfg.timeout, func(answer func(readAnswer)) { n.read(readRequest{id: id, from: from}, answer) },
 		func(a readAnswer, err error) {
 			if err == nil {
 				err = a.err
 			}
-			mine := m.life == life && m.up && m.process == process && m.generation == generation
+			mine := m.life == life && m.up && m.process == process && m.turn == turn
 			switch {
 			case errors.Is(err, errOutOfRange):
 				w.hist.polled(op, nil, a.hw, failed)

@@ -48,6 +48,9 @@ type member struct {
 	joining    bool
 	partitions int // that it assigned as leader, 0 if it does not lead
 	owned      []partID
+	// turn counts what the member was given: one generation may give twice, and
+	// what was asked before that is not taken any more.
+	turn       int
 	next       map[partID]int64
 	kept       map[partID]int64 // committed
 	committing bool
@@ -137,6 +140,7 @@ func (m *member) lose() {
 		m.zombie()
 	}
 	m.generation, m.owned, m.partitions = -1, nil, 0
+	m.turn++
 	m.next, m.kept = map[partID]int64{}, map[partID]int64{}
 }
 
@@ -278,7 +282,7 @@ func (m *member) sync(given map[string][]byte) {
 		m.served = -1
 		m.owned = m.c.assigned(a.Value.(group.SyncReply).Assignment)
 		for _, id := range m.owned {
-			m.resume(id, m.generation)
+			m.resume(id, m.turn)
 		}
 		m.beat(m.generation)
 	})
