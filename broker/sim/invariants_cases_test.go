@@ -81,6 +81,17 @@ func (s *stage) apply(next *controller.State) {
 	}
 }
 
+// fence has the controller take a broker for dead.
+func (s *stage) fence(node int32) {
+	b, _ := s.newest.Broker(node)
+	b.Fenced = true
+	next, err := s.newest.With([]controller.Record{&controller.BrokerRegistered{Broker: b}})
+	if err != nil {
+		panic(err)
+	}
+	s.apply(next)
+}
+
 func partitionOf(leader, epoch, version int32, isr ...int32) controller.Partition {
 	return controller.Partition{Leader: leader, LeaderEpoch: epoch, Epoch: version, Replicas: []int32{1, 2, 3}, ISR: isr}
 }
@@ -362,10 +373,7 @@ func TestInvariants(t *testing.T) {
 		"I9 a leader that is not in sync": {"I9", func(s *stage) { s.decree(partitionOf(1, 0, 1, 2, 3)) }},
 		"I10 a fenced one comes": {"I10", func(s *stage) {
 			s.decree(partitionOf(1, 0, 1, 1, 2))
-			b, _ := s.newest.Broker(3)
-			b.Fenced = true
-			next, _ := s.newest.With([]controller.Record{&controller.BrokerRegistered{Broker: b}})
-			s.apply(next)
+			s.fence(3)
 			s.decree(partitionOf(1, 0, 2, 1, 2, 3))
 		}},
 		"I11 eligible and in sync": {"I11", func(s *stage) {
@@ -475,6 +483,8 @@ func TestInvariants(t *testing.T) {
 		}},
 		"I28 acks=1":      {"I28", func(s *stage) { s.leases[1] = 0; s.acked(1, staged, &b2, 1) }},
 		"I28 a read":      {"I28", func(s *stage) { s.leases[1] = s.clock; s.served(1, staged, 0, 3) }},
+		"I28 fenced":      {"I28", func(s *stage) { s.fence(1); s.served(1, staged, 0, 3) }},
+		"I28 another one": {"", func(s *stage) { s.fence(2); s.served(1, staged, 0, 3) }},
 		"I28 not for all": {"", func(s *stage) { s.leases[1] = 0; s.acked(1, staged, &b1, -1) }},
 	} {
 		t.Run(name, func(t *testing.T) {

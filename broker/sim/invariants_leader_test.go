@@ -188,6 +188,11 @@ func (c *checker) leased(node int32, what string) {
 	if !c.ask(28, c.v.now() < c.v.lease(node)) {
 		c.fail("node %d %s at %v, its lease ended at %v", node, what, c.v.now(), c.v.lease(node))
 	}
+	// Nobody may hold a lease whom the controller has taken for dead.
+	b, _ := c.newest.Broker(node)
+	if !c.ask(28, !b.Fenced) {
+		c.fail("node %d %s at %v by a lease to %v, it is fenced", node, what, c.v.now(), c.v.lease(node))
+	}
 }
 
 // applied is called when a node has applied metadata up to an index.
