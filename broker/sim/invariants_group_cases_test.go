@@ -58,7 +58,15 @@ func TestGroupInvariants(t *testing.T) {
 		}},
 		"G2 falls": {"G2", func(s *stage) {
 			s.gave(1, by("a", 3), part(0))
-			s.gave(2, by("b", 2), part(1))
+			late := by("b", 2)
+			late.synced = s.group(staged, "g").synced
+			s.gave(2, late, part(1))
+		}},
+		"G2 one that waited": {"", func(s *stage) {
+			early := by("b", 2)
+			early.synced = s.group(staged, "g").synced
+			s.gave(1, by("a", 3), part(0))
+			s.gave(2, early, part(1))
 		}},
 		"G3 two have it": {"G3", func(s *stage) {
 			s.gave(1, by("a", 3), part(0))

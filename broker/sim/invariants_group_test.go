@@ -12,7 +12,10 @@ import (
 // Invariants of groups with members, beside I1 to I28:
 //
 //	G1  the generations of committed group records never fall
-//	G2  nor do those of the answers to syncs
+//	G2  nor do those of the answers to syncs: none is older than one that was given
+//	    before its sync came. A sync that waits for its commit when another takes
+//	    over is answered when its old coordinator learns that it is committed, as
+//	    late as any answer may be
 //	G3  a partition is given to one member in a generation
 //	G4  a commit is refused whose generation is older than one that was committed
 //	    when it came
@@ -71,7 +74,7 @@ func (c *checker) gave(node int32, r *memberRequest, parts []partID) {
 		return
 	}
 	g := c.group(r.id, r.group)
-	c.askGroup(2, r.ref.Generation >= g.synced, "node %d answers a sync of generation %d, there was one of %d", node, r.ref.Generation, g.synced)
+	c.askGroup(2, r.ref.Generation >= r.synced, "node %d answers a sync of generation %d, there was one of %d before it came", node, r.ref.Generation, r.synced)
 	g.synced = max(g.synced, r.ref.Generation)
 	given := g.given[r.ref.Generation]
 	if given == nil {

@@ -28,6 +28,8 @@ type memberRequest struct {
 	// ended is called, if it is given, when the member does not live any more that
 	// was to be told.
 	ended func(group.Answer)
+	// synced is the newest generation of an answer to a sync when this came.
+	synced int32
 	// What the coordinator notes: itself, its leader epoch and the token.
 	by    *coordinator
 	epoch int32
@@ -41,7 +43,9 @@ func (n *node) ofMember(r *memberRequest, answer func(group.Answer)) {
 		return
 	}
 	w := n.w
-	newest := w.checks.group(r.id, r.group).generation
+	g := w.checks.group(r.id, r.group)
+	newest := g.generation
+	r.synced = g.synced
 	n.coordinated(r.id, r.kind == askFetch, func(s *group.Shard, now time.Time, t group.Token) {
 		c := n.p.replicas[r.id].groups
 		r.by, r.token, r.epoch = c, t, c.r.core.LeaderEpoch()
