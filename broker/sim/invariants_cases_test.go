@@ -92,6 +92,19 @@ func (s *stage) fence(node int32) {
 	s.apply(next)
 }
 
+// come takes node 3 away, and brings it back by a decision that only node 1 has
+// heard of.
+func (s *stage) come(back controller.Partition) {
+	p := partitionOf(1, 0, 1, 1, 2)
+	p.Replicas = []int32{1, 2}
+	s.decree(p)
+	next, err := s.newest.With([]controller.Record{&controller.PartitionChanged{Topic: staged.Topic, Partition: back}})
+	if err != nil {
+		panic(err)
+	}
+	s.applied(1, s.index+1, s.newest, next)
+}
+
 func partitionOf(leader, epoch, version int32, isr ...int32) controller.Partition {
 	return controller.Partition{Leader: leader, LeaderEpoch: epoch, Epoch: version, Replicas: []int32{1, 2, 3}, ISR: isr}
 }
@@ -466,6 +479,19 @@ func TestInvariants(t *testing.T) {
 			p := partitionOf(1, 0, 1, 1, 2)
 			p.Replicas = []int32{1, 2}
 			s.decree(p)
+			s.wiped(3, staged, "unassigned")
+		}},
+		"I25 unassigned, and to come again": {"", func(s *stage) {
+			s.come(partitionOf(1, 0, 2, 1, 2))
+			s.wiped(3, staged, "unassigned")
+		}},
+		"I25 it has heard that it is to come again": {"I25", func(s *stage) {
+			s.come(partitionOf(1, 0, 2, 1, 2))
+			s.applied(3, s.index, s.newest, s.newest)
+			s.wiped(3, staged, "unassigned")
+		}},
+		"I25 it came again, and is in sync": {"I25", func(s *stage) {
+			s.come(partitionOf(1, 0, 2, 1, 2, 3))
 			s.wiped(3, staged, "unassigned")
 		}},
 		"I26 too early": {"I26", func(s *stage) { s.proposed(1, 3, false) }},

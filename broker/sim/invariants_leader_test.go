@@ -231,7 +231,13 @@ func (c *checker) applied(node int32, index uint64, old, next *controller.State)
 			if before != nil && i < len(before.Partitions) {
 				was = before.Partitions[i]
 			}
-			c.decided(partID{Topic: t.ID, Partition: int32(i)}, &was, &t.Partitions[i], next)
+			id := partID{Topic: t.ID, Partition: int32(i)}
+			c.decided(id, &was, &t.Partitions[i], next)
+			for _, member := range t.Partitions[i].Replicas {
+				if !slices.Contains(was.Replicas, member) {
+					c.part(id).replica(member).assigned = index
+				}
+			}
 		}
 	}
 	c.index, c.newest = index, next

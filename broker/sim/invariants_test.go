@@ -121,6 +121,8 @@ type forgotten struct {
 
 // replicaTrace is what was last seen of a replica.
 type replicaTrace struct {
+	// assigned is the index at which it became a replica.
+	assigned           uint64
 	leaderEpoch, epoch int32
 	leads              bool
 	hw                 int64
@@ -360,7 +362,10 @@ func (c *checker) wiped(node int32, id partID, why string) {
 		return
 	}
 	now, exists := c.partition(id)
-	if !c.ask(25, !exists || !slices.Contains(now.Replicas, node)) {
+	// One that was taken away and is to come again may not have heard of the latter.
+	// Nobody counts on it before it has.
+	late := c.node(node).index < p.replica(node).assigned && !slices.Contains(now.ISR, node) && !slices.Contains(now.ELR, node)
+	if !c.ask(25, !exists || !slices.Contains(now.Replicas, node) || late) {
 		c.fail("%v: node %d, a replica of %v, dropped its log: %s", id, node, now.Replicas, why)
 	}
 	p.replicas[node] = &replicaTrace{leaderEpoch: -1, epoch: -1, since: now.LeaderEpoch}
