@@ -151,7 +151,8 @@ func (n *node) start() {
 	}
 	n.crashed, n.powerless = false, false
 	n.p = p
-	n.disk.run.boot, n.disk.run.io, n.disk.run.owed = n.disk.boots, false, power
+	// A loss is owed to the controller until it knows, over any number of starts.
+	n.disk.run.boot, n.disk.run.io, n.disk.run.owed = n.disk.boots, false, len(unclean) > 0 || power
 	w.checks.restarted(n.id)
 	p.open(run, unclean, power)
 }
