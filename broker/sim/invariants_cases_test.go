@@ -507,6 +507,21 @@ func TestInvariants(t *testing.T) {
 			s.promised(1, promise{term: 3, vote: 2}, promise{term: 3, vote: 2, last: 9})
 			s.promised(1, promise{term: 3}, promise{term: 4, last: 9})
 		}},
+		"I27 an entry that a later leader replaced": {"", func(s *stage) {
+			s.promise(promise{term: 6, last: 35}, promise{term: 5, last: 35}, promise{term: 3, last: 36}, promise{term: 6})
+		}},
+		"I27 a later term that replaced nothing": {"I27", func(s *stage) {
+			s.promise(promise{term: 6, last: 35}, promise{term: 3, last: 36}, promise{term: 5, vote: 2}, promise{term: 6})
+		}},
+		"I27 a lower entry in the same term": {"I27", func(s *stage) {
+			s.promise(promise{term: 3, last: 35}, promise{term: 3, last: 36}, promise{term: 3, last: 35})
+		}},
+		"I27 a lower entry in an earlier term": {"I27", func(s *stage) {
+			s.promise(promise{term: 5, last: 35}, promise{term: 5, last: 36}, promise{term: 3, last: 35})
+		}},
+		"I27 replaced by what is not there": {"I27", func(s *stage) {
+			s.promise(promise{term: 5, last: 34}, promise{term: 3, last: 36}, promise{term: 5, last: 35})
+		}},
 		"I28 acks=1":      {"I28", func(s *stage) { s.leases[1] = 0; s.acked(1, staged, &b2, 1) }},
 		"I28 a read":      {"I28", func(s *stage) { s.leases[1] = s.clock; s.served(1, staged, 0, 3) }},
 		"I28 fenced":      {"I28", func(s *stage) { s.fence(1); s.served(1, staged, 0, 3) }},
@@ -523,6 +538,14 @@ func TestInvariants(t *testing.T) {
 				t.Errorf("failed %v, want %q", got, tc.want)
 			}
 		})
+	}
+}
+
+// promise has node 1 say all this at once.
+func (s *stage) promise(disk promise, said ...promise) {
+	inOrder(said)
+	for _, m := range said {
+		s.promised(1, m, disk)
 	}
 }
 

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -53,13 +54,40 @@ type promise struct {
 	// vote is who it votes for in that term, 0 for nobody; last the entry that it
 	// says it has, 0 for none.
 	vote, last uint64
+	// replaced is the least entry that it says, in the same breath, it has of the
+	// log of a leader of a later term; 0 if it says nothing of the kind.
+	replaced uint64
+}
+
+// kept reports whether the entry that is promised is on a disk. A later leader
+// may have replaced it before the promise left: what is said then is that it was
+// there, in an order that the network could have made as well. That leader's log
+// must be there instead, in a later term.
+func (m promise) kept(disk promise) bool {
+	if m.replaced > 0 && m.replaced < m.last {
+		return disk.term > m.term && disk.last >= m.replaced
+	}
+	return disk.last >= m.last
+}
+
+// inOrder sorts the promises of one save by their terms, and notes with each what
+// the later ones have replaced of it.
+func inOrder(said []promise) {
+	slices.SortStableFunc(said, func(a, b promise) int { return cmp.Compare(a.term, b.term) })
+	for i := range said {
+		for _, later := range said[i+1:] {
+			if later.term > said[i].term && later.last > 0 && (said[i].replaced == 0 || later.last < said[i].replaced) {
+				said[i].replaced = later.last
+			}
+		}
+	}
 }
 
 // promised is called when such a message leaves, with what is on the disk then.
 func (c *checker) promised(node int32, m, disk promise) {
 	c.speaks(node, "votes")
 	n := c.node(node)
-	if !c.ask(27, disk.term >= m.term && disk.last >= m.last && (m.vote == 0 || disk.term > m.term || disk.vote == m.vote)) {
+	if !c.ask(27, disk.term >= m.term && m.kept(disk) && (m.vote == 0 || disk.term > m.term || disk.vote == m.vote)) {
 		c.fail("node %d promises %+v, on its disk is %+v", node, m, disk)
 	}
 	// Also over restarts and power cuts.

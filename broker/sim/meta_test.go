@@ -2,7 +2,6 @@ package sim
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -325,7 +324,7 @@ func (m *metadata) promise(msgs []quorum.Message) {
 			said = append(said, p)
 		}
 	}
-	slices.SortStableFunc(said, func(a, b promise) int { return cmp.Compare(a.term, b.term) })
+	inOrder(said)
 	for _, p := range said {
 		m.p.w.checks.promised(m.p.n.id, p, disk)
 	}
