@@ -419,7 +419,7 @@ func TestPromtool(t *testing.T) {
 // boundedLabels are the labels that a metric may have: each takes its values from a list in the program, but topic, whose
 // values are the topics that exist now, and at most 1,000 of them.
 var boundedLabels = []string{
-	"acks", "api", "cause", "code", "direction", "kind", "le", "method", "quantile", "quota", "reason", "result", "route", "source", "state",
+	"acks", "api", "cause", "code", "direction", "kind", "le", "method", "outcome", "quantile", "quota", "reason", "result", "route", "source", "state",
 	"status", "topic", "type", "verdict", "version", "via",
 }
 
