@@ -35,9 +35,6 @@ var slicesOfAll = []slice{
 // All that three replicas can do with few records, elections and crashes is
 // right, and from each state a cluster without faults gets well again.
 func TestExplore(t *testing.T) {
-	if raceEnabled {
-		t.Skip("without the race detector in make sim")
-	}
 	defer debug.SetGCPercent(debug.SetGCPercent(400))
 	start := time.Now()
 	states, steps := 0, 0
