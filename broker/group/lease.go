@@ -132,7 +132,7 @@ type Leases struct {
 	// ready are the topics that have a partition to hand out since the last
 	// offer.
 	ready []*leasedTopic
-	due   slots
+	due   ordered[*slot]
 	// served counts what was handed out, so that partitions have their turn.
 	served  int64
 	live    int
@@ -146,7 +146,7 @@ type Leases struct {
 type leasedTopic struct {
 	id    [16]byte
 	slots []*slot
-	free  slots // with something to hand out, the longest not served first
+	free  ordered[*slot] // with something to hand out, the longest not served first
 	// waiting are the takes that want the topic, in the order in which they
 	// came; those that wait no more are left out when they are met.
 	waiting []*take
@@ -189,34 +189,12 @@ type slot struct {
 	index int
 }
 
-// slots is a heap, by time or by turn: a slot in it has until, or not.
-type slots []*slot
-
-func (s slots) Len() int { return len(s) }
-func (s slots) Less(i, j int) bool {
-	return cmp.Or(s[i].until.Compare(s[j].until), cmp.Compare(s[i].served, s[j].served), cmp.Compare(s[i].at.Number, s[j].at.Number)) < 0
+// before orders by time or by turn: a slot that waits has until, or not.
+func (s *slot) before(o *slot) bool {
+	return cmp.Or(s.until.Compare(o.until), cmp.Compare(s.served, o.served), cmp.Compare(s.at.Number, o.at.Number)) < 0
 }
 
-func (s slots) Swap(i, j int) {
-	s[i], s[j] = s[j], s[i]
-	s[i].index, s[j].index = i, j
-}
-
-// Push is for container/heap.
-func (s *slots) Push(x any) {
-	sl := x.(*slot)
-	sl.index = len(*s)
-	*s = append(*s, sl)
-}
-
-// Pop is for container/heap.
-func (s *slots) Pop() any {
-	last := len(*s) - 1
-	sl := (*s)[last]
-	(*s)[last] = nil
-	*s, sl.index = (*s)[:last], -1
-	return sl
-}
+func (s *slot) place() *int { return &s.index }
 
 // NewLeases makes the leases of a group that has none. cfg must stay unchanged.
 func NewLeases(cfg *LeaseConfig, now time.Time) *Leases {

@@ -63,7 +63,7 @@ type Shard struct {
 	wipe    bool
 
 	groups map[string]*held
-	timers timers
+	timers ordered[*held] // the earliest first
 
 	filling   round    // not appended yet
 	appending *round   // its batch is on its way to the log, or a part of it

@@ -140,32 +140,6 @@ func (s *Shard) count(h *held, is tally) {
 	s.stats.Expired += max(is.expired-was.expired, 0)
 }
 
-// timers are the groups that wait for something, the earliest first.
-type timers []*held
-
-func (t timers) Len() int           { return len(t) }
-func (t timers) Less(i, j int) bool { return t[i].before(t[j]) }
-func (t timers) Swap(i, j int) {
-	t[i], t[j] = t[j], t[i]
-	t[i].index, t[j].index = i, j
-}
-
-// Push is for container/heap.
-func (t *timers) Push(x any) {
-	h := x.(*held)
-	h.index = len(*t)
-	*t = append(*t, h)
-}
-
-// Pop is for container/heap.
-func (t *timers) Pop() any {
-	last := len(*t) - 1
-	h := (*t)[last]
-	(*t)[last] = nil
-	*t, h.index = (*t)[:last], -1
-	return h
-}
-
 // before orders by time, and by name where that is the same, so that a shard does
 // the same things in the same order whenever the same is asked of it.
 func (h *held) before(o *held) bool {
@@ -174,6 +148,8 @@ func (h *held) before(o *held) bool {
 	}
 	return h.ID() < o.ID()
 }
+
+func (h *held) place() *int { return &h.index }
 
 // schedule sees to it that the group is looked at in time, and counts it.
 func (s *Shard) schedule(h *held) {
