@@ -6,11 +6,9 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
-	"math/rand/v2"
 	"os"
 	"path"
 	"strings"
-	"sync"
 	"testing"
 
 	"leat/auth"
@@ -233,39 +231,21 @@ func TestClaimsOldStore(t *testing.T) {
 // starting.
 func TestFirstStartCutAnywhere(t *testing.T) {
 	t.Parallel()
-	type cut struct {
-		fs *disk.Mem
-		op disk.Op
-	}
-	var (
-		mu   sync.Mutex
-		cuts []cut
-		rng  = rand.New(rand.NewPCG(4, 2))
-	)
 	m := disk.NewMem()
-	m.SetFault(func(op disk.Op) error {
-		mu.Lock()
-		defer mu.Unlock()
-		if op.Kind.Changes() {
-			for _, keep := range []float64{0, 0.5, 0.5, 1} {
-				cuts = append(cuts, cut{m.CrashClone(keep, rng), op})
-			}
-		}
-		return nil
-	})
+	power := disktest.CutEverywhere(m, 0, 0.5, 0.5, 1)
 	b, err := Open(t.Context(), Options{FS: m, Path: "/data"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.SetFault(nil)
+	cuts := power.End()
 	if err := b.Close(); err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range cuts {
-		names, _ := c.fs.List("/data/db")
-		b, err := Open(t.Context(), Options{FS: c.fs, Path: "/data"})
+		names, _ := c.FS.List("/data/db")
+		b, err := Open(t.Context(), Options{FS: c.FS, Path: "/data"})
 		if err != nil {
-			t.Fatalf("a cut before %v leaves %v: %v", c.op, names, err)
+			t.Fatalf("a cut before %s leaves %v: %v", c.Op, names, err)
 		}
 		if err := b.Close(); err != nil {
 			t.Fatal(err)

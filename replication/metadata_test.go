@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"runtime"
 	"strings"
 	"sync"
@@ -17,6 +16,7 @@ import (
 	"leat/replication/quorum"
 	"leat/storage"
 	"leat/storage/disk"
+	"leat/storage/disk/disktest"
 	"leat/storage/meta"
 )
 
@@ -319,34 +319,12 @@ func TestMetadataStartSyncsOnce(t *testing.T) {
 // what is read without a quorum is the same.
 func TestMetadataPowerCuts(t *testing.T) {
 	for _, from := range []string{"", "level1", "level2"} {
-		type cut struct {
-			fs   *disk.Mem
-			done int64
-			op   string
-		}
-		var (
-			mu   sync.Mutex
-			cuts []cut
-			done atomic.Int64
-		)
 		fs := disk.NewMem()
 		o := node
 		if from != "" {
 			o.NodeUUID = preload(t, fs, from)
 		}
-		rng := rand.New(rand.NewPCG(1, 2))
-		fs.SetFault(func(op disk.Op) error {
-			if !op.Kind.Changes() {
-				return nil
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			n := done.Load()
-			for _, keep := range []float64{0, 0.5} {
-				cuts = append(cuts, cut{fs.CrashClone(keep, rng), n, fmt.Sprint(op)})
-			}
-			return nil
-		})
+		power := disktest.CutEverywhere(fs, 0, 0.5)
 		reg := func() *controller.Register {
 			r := register("a")
 			r.UUID = o.NodeUUID
@@ -360,34 +338,33 @@ func TestMetadataPowerCuts(t *testing.T) {
 			}
 			propose(t, m, reg())
 			for range 3 {
-				n := done.Load()
-				propose(t, m, creation(fmt.Sprint("t", n)))
-				done.Store(n + 1)
+				propose(t, m, creation(fmt.Sprint("t", power.Done())))
+				power.Did()
 			}
 			m.Close()
 			if err := db.Close(); err != nil {
 				t.Fatal(err)
 			}
 		}
-		fs.SetFault(nil)
+		cuts := power.End()
 		for i, c := range cuts {
-			db := openMeta(t, c.fs)
+			db := openMeta(t, c.FS)
 			read, err := ReadState(db)
 			if err != nil {
-				t.Fatalf("%s: cut %d before %s: %v", from, i, c.op, err)
+				t.Fatalf("%s: cut %d before %s: %v", from, i, c.Op, err)
 			}
 			m, err := OpenMetadata(t.Context(), db, o)
 			if err != nil {
-				t.Fatalf("%s: cut %d before %s: %v", from, i, c.op, err)
+				t.Fatalf("%s: cut %d before %s: %v", from, i, c.Op, err)
 			}
 			for _, s := range []*controller.State{read, m.State()} {
-				for n := range c.done {
+				for n := range c.Done {
 					if s.TopicNamed(fmt.Sprint("t", n)) == nil {
-						t.Fatalf("%s: cut %d before %s: topic %d is missing", from, i, c.op, n)
+						t.Fatalf("%s: cut %d before %s: topic %d is missing", from, i, c.Op, n)
 					}
 				}
 				if from != "" && s.TopicNamed("orders") == nil {
-					t.Fatalf("%s: cut %d before %s: an old topic is missing", from, i, c.op)
+					t.Fatalf("%s: cut %d before %s: an old topic is missing", from, i, c.Op)
 				}
 			}
 			propose(t, m, reg())

@@ -9,10 +9,10 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 
 	"leat/storage/disk"
+	"leat/storage/disk/disktest"
 )
 
 func mustOpen(t *testing.T, fsys disk.FS, dir string) *DB {
@@ -163,48 +163,25 @@ func TestPowerCutAtEveryOperation(t *testing.T) {
 	// Proves that a power cut at every single operation of the first open,
 	// some commits and the close leaves a store that opens and has what was
 	// committed by then.
-	type cut struct {
-		fs   *disk.Mem
-		done int64
-		op   string
-	}
-	var (
-		mu   sync.Mutex
-		cuts []cut
-		done atomic.Int64
-	)
 	m := newMem(t)
-	rng := rand.New(rand.NewPCG(1, 2))
-	m.SetFault(func(op disk.Op) error {
-		if !op.Kind.Changes() {
-			return nil
-		}
-		mu.Lock()
-		defer mu.Unlock()
-		n := done.Load()
-		for _, keep := range []float64{0, 0.5} {
-			cuts = append(cuts, cut{m.CrashClone(keep, rng), n, fmt.Sprint(op)})
-		}
-		return nil
-	})
+	power := disktest.CutEverywhere(m, 0, 0.5)
 	for range 2 {
 		db := mustOpen(t, m, "/data/db")
 		for range 3 {
-			n := done.Load()
-			mustSet(t, db, string(numbered(uint64(n))), "x")
-			done.Store(n + 1)
+			mustSet(t, db, string(numbered(uint64(power.Done()))), "x")
+			power.Did()
 		}
 		mustClose(t, db)
 	}
-	m.SetFault(nil)
+	cuts := power.End()
 	for i, c := range cuts {
-		db, err := Open(Options{FS: c.fs, Dir: "/data/db"})
+		db, err := Open(Options{FS: c.FS, Dir: "/data/db"})
 		if err != nil {
-			t.Fatalf("cut %d before %s: %v", i, c.op, err)
+			t.Fatalf("cut %d before %s: %v", i, c.Op, err)
 		}
-		for k := range c.done {
+		for k := range c.Done {
 			if _, err := db.Get(numbered(uint64(k))); err != nil {
-				t.Fatalf("cut %d before %s: entry %d: %v", i, c.op, k, err)
+				t.Fatalf("cut %d before %s: entry %d: %v", i, c.Op, k, err)
 			}
 		}
 		mustClose(t, db)
