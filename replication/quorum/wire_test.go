@@ -56,9 +56,8 @@ func TestWire(t *testing.T) {
 	}
 }
 
-// FuzzDecodeMessage proves that no bytes break the decoder, and that what it reads
-// it writes again.
-func FuzzDecodeMessage(f *testing.F) {
+// addMessages begins a fuzz test with messages of every kind.
+func addMessages(f *testing.F) {
 	for _, m := range wireMessages() {
 		b, err := m.Append(nil)
 		if err != nil {
@@ -66,6 +65,12 @@ func FuzzDecodeMessage(f *testing.F) {
 		}
 		f.Add(b)
 	}
+}
+
+// FuzzDecodeMessage proves that no bytes break the decoder, and that what it reads
+// it writes again.
+func FuzzDecodeMessage(f *testing.F) {
+	addMessages(f)
 	f.Fuzz(func(t *testing.T, b []byte) {
 		m, err := DecodeMessage(b)
 		if err != nil {
@@ -92,13 +97,7 @@ func sameChunk(a, b *Chunk) bool {
 // FuzzStep proves that no message ends a node that can be read at all, unless it
 // says that entries are committed which the node does not have.
 func FuzzStep(f *testing.F) {
-	for _, m := range wireMessages() {
-		b, err := m.Append(nil)
-		if err != nil {
-			f.Fatal(err)
-		}
-		f.Add(b)
-	}
+	addMessages(f)
 	f.Fuzz(func(t *testing.T, b []byte) {
 		m, err := DecodeMessage(b)
 		if err != nil {
