@@ -14,6 +14,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	dto "github.com/prometheus/client_model/go"
+
 	"leat/auth"
 )
 
@@ -152,6 +154,40 @@ func TestWriteTimeout(t *testing.T) {
 		}
 		_ = r.nc.Close()
 	})
+}
+
+// A client that does not take a pong is closed as slow after the same time, and
+// so is one whose ping comes just as a message is about to be written.
+func TestPongTimeout(t *testing.T) {
+	for name, begin := range map[string]func(*session){
+		"alone":            func(*session) {},
+		"behind a message": func(s *session) { s.post(&event{reply: plain(kindPong, "", "")}, false) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := New(Options{})
+				r := piped(t, s)
+				synctest.Wait()
+				began, sess := time.Now(), s.sessions()[0]
+				begin(sess)
+				r.write(maskedFrame(final|opPing, []byte("x")))
+				for len(s.sessions()) > 0 {
+					time.Sleep(time.Second)
+				}
+				if took := time.Since(began); took < defaultWriteTimeout {
+					t.Errorf("closed after %s", took)
+				}
+				var slow dto.Metric
+				if err := s.metrics.closes[causeSlow].Write(&slow); err != nil || slow.GetCounter().GetValue() != 1 {
+					t.Errorf("closed as slow: %v, %v", &slow, err)
+				}
+				if err := s.Shutdown(t.Context()); err != nil {
+					t.Error(err)
+				}
+				_ = r.nc.Close()
+			})
+		})
+	}
 }
 
 // A client with too much unacknowledged is not read, which it is not blamed for,

@@ -240,8 +240,7 @@ func (s *session) readFailed(err error) {
 	switch cause := readCause(err); {
 	case errors.Is(err, errOverloaded):
 		s.shut(causeOverloaded, "")
-	case s.wire.late.Load(), cause == causeProtocol && s.writing.Load() && errors.Is(err, context.DeadlineExceeded):
-		// An answer to a ping could not be sent.
+	case s.wire.late.Load():
 		s.shut(causeSlow, "")
 	case cause == causeTooBig:
 		s.shut(cause, "")

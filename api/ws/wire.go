@@ -88,9 +88,11 @@ type wire struct {
 	// owner is asked to send something when tail waits for it.
 	owner *session
 
+	// turn is held while a frame is written.
+	turn sync.Mutex
+
 	// message is the one that the WebSocket is about to write. Only one
-	// goroutine at a time writes messages, and only one frame is written at a
-	// time.
+	// goroutine at a time writes messages.
 	message *buffer
 	// joined is how much of a frame left ahead of the WebSocket's writes.
 	joined int
@@ -99,9 +101,7 @@ type wire struct {
 	wrote   int
 	tryErr  error
 
-	// blocks says that a message is being written that the client does not take
-	// at once, late that a write failed because the client did not read.
-	blocks atomic.Bool
+	// late says that a write failed because the client did not read.
 	late   atomic.Bool
 	linger atomic.Bool
 
@@ -133,6 +133,8 @@ func (w *wire) Read(p []byte) (int, error) {
 // of one and then its rest. The beginning has the frame's head, and so says
 // how long the frame is.
 func (w *wire) Write(p []byte) (int, error) {
+	w.turn.Lock()
+	defer w.turn.Unlock()
 	if w.joined > 0 {
 		w.joined -= len(p)
 		return len(p), nil
@@ -186,12 +188,9 @@ func (w *wire) put(p []byte) error {
 		w.srv.pool.leave()
 		defer w.srv.pool.back()
 	}
-	w.blocks.Store(true)
 	w.srv.blocked.Add(1)
-	err = w.block(p[n:])
-	w.srv.blocked.Add(-1)
-	w.blocks.Store(false)
-	return err
+	defer w.srv.blocked.Add(-1)
+	return w.block(p[n:])
 }
 
 // control writes a control frame. It never blocks: while the WebSocket writes,
@@ -224,17 +223,20 @@ func (w *wire) pushTail() {
 	w.owner.post(&event{reply: plain(kindHeartbeat, "", "")}, false)
 }
 
-// ping is asked by the WebSocket whether to answer a ping. While a write blocks
-// it must not: it would wait, read nothing meanwhile, and after 5 s give up the
-// connection.
+// ping is told of a ping by the WebSocket, which it keeps from answering: while
+// a write blocks, the WebSocket would wait for it, read nothing meanwhile, and
+// after 5 s give up the connection.
 func (w *wire) ping(_ context.Context, payload []byte) bool {
-	if !w.blocks.Load() {
-		return true
+	pong := append([]byte{0x80 | 0x0a, byte(len(payload))}, payload...)
+	if w.raw != nil && w.turn.TryLock() {
+		_ = w.control(pong) // reads and other writes fail, too
+		w.turn.Unlock()
+		return false
 	}
 	w.mu.Lock()
 	before := len(w.mu.tail)
 	if before <= maxTail {
-		w.mu.tail = append(append(w.mu.tail, 0x80|0x0a, byte(len(payload))), payload...)
+		w.mu.tail = append(w.mu.tail, pong...)
 	}
 	w.mu.Unlock()
 	if before == 0 {
