@@ -65,6 +65,10 @@ func (s *session) turn() (again, ended bool) {
 	if closing || s.mute {
 		return false, false
 	}
+	if s.wire.owes.Swap(false) {
+		s.send(s.wire.flush)
+		return true, false
+	}
 	now := s.srv.now()
 	var f frame
 	t, wait := s.core.next(now, &f)
@@ -149,19 +153,24 @@ func (s *session) sendText(t text) {
 	s.srv.metrics.out[t.kind].Inc()
 }
 
-// write sends a message. It fails for good: by then a part of the frame may
-// have left.
+// write sends a message.
 func (s *session) write(buf *buffer) {
+	s.wire.message = buf
+	s.send(func() error { return s.ws.Write(s.srv.quiet, websocket.MessageText, buf.message()) })
+	s.wire.message = nil
+	s.sentAt.Store(s.srv.now())
+}
+
+// send has something written. If that fails it does so for good: by then a part
+// of a frame may have left.
+func (s *session) send(write func() error) {
 	if s.wire.raw == nil { // any write may block
 		s.srv.pool.leave()
 		defer s.srv.pool.back()
 	}
-	s.wire.message = buf
 	s.writing.Store(true)
-	err := s.ws.Write(s.srv.quiet, websocket.MessageText, buf.message())
+	err := write()
 	s.writing.Store(false)
-	s.wire.message = nil
-	s.sentAt.Store(s.srv.now())
 	if err == nil {
 		return
 	}

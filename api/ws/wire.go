@@ -85,8 +85,9 @@ type wire struct {
 	// head was read before the connection was taken over.
 	head []byte
 
-	// owner is asked to send something when tail waits for it.
+	// owner is asked to have flush called when owes says that tail waits for it.
 	owner *session
+	owes  atomic.Bool
 
 	// turn is held while a frame is written.
 	turn sync.Mutex
@@ -153,9 +154,6 @@ func (w *wire) Write(p []byte) (int, error) {
 		err = w.put(whole)
 	}
 	if err != nil {
-		if errors.Is(err, os.ErrDeadlineExceeded) {
-			w.late.Store(true)
-		}
 		return 0, err
 	}
 	return len(p), nil
@@ -179,6 +177,9 @@ func frameHead(p []byte) (control bool, head, length int) {
 func (w *wire) put(p []byte) error {
 	if tail := w.takeTail(); len(tail) > 0 {
 		p = append(tail, p...)
+	}
+	if len(p) == 0 {
+		return nil
 	}
 	n, err := w.attempt(p)
 	if err != nil || n == len(p) {
@@ -212,37 +213,34 @@ func (w *wire) control(p []byte) error {
 	w.mu.Lock()
 	w.mu.tail = append(append([]byte(nil), p[n:]...), w.mu.tail...)
 	w.mu.Unlock()
-	if len(tail) == 0 {
-		w.pushTail()
-	}
+	w.owe()
 	return nil
-}
-
-// pushTail has something sent, for the tail to leave with it.
-func (w *wire) pushTail() {
-	w.owner.post(&event{reply: plain(kindHeartbeat, "", "")}, false)
 }
 
 // ping is told of a ping by the WebSocket, which it keeps from answering: while
 // a write blocks, the WebSocket would wait for it, read nothing meanwhile, and
-// after 5 s give up the connection.
+// after 5 s give up the connection. A worker of the pool writes the pong.
 func (w *wire) ping(_ context.Context, payload []byte) bool {
-	pong := append([]byte{0x80 | 0x0a, byte(len(payload))}, payload...)
-	if w.raw != nil && w.turn.TryLock() {
-		_ = w.control(pong) // reads and other writes fail, too
-		w.turn.Unlock()
-		return false
-	}
 	w.mu.Lock()
-	before := len(w.mu.tail)
-	if before <= maxTail {
-		w.mu.tail = append(w.mu.tail, pong...)
+	if len(w.mu.tail) <= maxTail {
+		w.mu.tail = append(append(w.mu.tail, 0x80|0x0a, byte(len(payload))), payload...)
 	}
 	w.mu.Unlock()
-	if before == 0 {
-		w.pushTail()
-	}
+	w.owe()
 	return false
+}
+
+// owe has flush called soon.
+func (w *wire) owe() {
+	w.owes.Store(true)
+	w.owner.kick()
+}
+
+// flush writes the tail, as put writes a message.
+func (w *wire) flush() error {
+	w.turn.Lock()
+	defer w.turn.Unlock()
+	return w.put(nil)
 }
 
 func (w *wire) takeTail() []byte {
@@ -291,6 +289,9 @@ func (w *wire) block(p []byte) error {
 	}
 	n, err := w.Conn.Write(p)
 	w.sent(n)
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		w.late.Store(true)
+	}
 	return errors.Join(err, w.SetWriteDeadline(time.Time{}))
 }
 
