@@ -12,10 +12,6 @@ import (
 // MaxPartitions bounds the partitions of one topic.
 const MaxPartitions = 100_000
 
-// ProducerIDLimit is the first id that is never handed out: ids from here up
-// belong to idempotency keys.
-const ProducerIDLimit = int64(1) << 62
-
 // Event is something that happened or is asked for.
 type Event interface {
 	step(s *State) (Reply, []Record)
@@ -197,7 +193,7 @@ type AllocateProducerIDs struct{ Count int64 }
 
 func (ev *AllocateProducerIDs) step(s *State) (Reply, []Record) {
 	first := s.nextProducerID
-	if ev.Count < 1 || ev.Count > ProducerIDLimit-first {
+	if ev.Count < 1 || ev.Count > storage.FirstKeyID-first {
 		return Reply{Errs: []error{ErrNoProducerIDs}}, nil
 	}
 	return Reply{Errs: []error{nil}, First: first}, []Record{&ProducerIDsTaken{Next: first + ev.Count}}
