@@ -235,6 +235,11 @@ func (s *saved) lastTerm() uint64 {
 
 // check refuses what no history of saves leaves behind.
 func (s *saved) check() error {
+	if s.before > 0 { // else it has no members yet
+		if err := checkMembers(s.members); err != nil {
+			return fmt.Errorf("%w: %w", ErrDamaged, err)
+		}
+	}
 	switch {
 	case s.applied < s.before:
 		return fmt.Errorf("%w: it begins after entry %d, and only %d is applied", ErrDamaged, s.before, s.applied)

@@ -247,12 +247,16 @@ type pendingRead struct {
 }
 
 // Read asks what may be read at this leader: when it ends as Committed, everything
-// that was committed anywhere at the time of the call is applied here.
+// that was committed anywhere at the time of the call is applied here. ErrDropped
+// says that too many wait, or one with that id.
 func (c *Core) Read(id ProposalID) error {
 	return c.raft(func() error {
 		c.observe()
-		if c.term == 0 || c.yielding {
+		switch {
+		case c.term == 0 || c.yielding:
 			return ErrNotLeader
+		case len(c.reads) >= maxReads || slices.ContainsFunc(c.reads, func(r pendingRead) bool { return r.id == id }):
+			return ErrDropped
 		}
 		c.rn.ReadIndex(slices.Clone(id[:]))
 		c.reads = append(c.reads, pendingRead{id: id})

@@ -124,6 +124,13 @@ func TestSharpEdgeC(t *testing.T) {
 	}
 	logKey := func(index uint64) []byte { return binary.BigEndian.AppendUint64([]byte("QL"), index) }
 	number := func(n uint64) []byte { return binary.BigEndian.AppendUint64(nil, n) }
+	members := func(voters ...uint64) []byte {
+		b := binary.BigEndian.AppendUint16(slices.Concat([]byte{1}, number(1), number(1)), uint16(len(voters)))
+		for _, id := range voters {
+			b = binary.BigEndian.AppendUint64(b, id)
+		}
+		return append(b, make([]byte, 7)...)
+	}
 	set := func(key, value []byte) quorum.Change { return quorum.Change{Key: key, Value: value} }
 	for _, tc := range []struct {
 		name   string
@@ -142,6 +149,8 @@ func TestSharpEdgeC(t *testing.T) {
 		{name: "no term", change: quorum.Change{Key: []byte("QH")}, want: quorum.ErrDamaged},
 		{name: "half a term", change: set([]byte("QH"), hard(2, last)[:20]), want: quorum.ErrDamaged},
 		{name: "no members", change: quorum.Change{Key: []byte("QM")}, want: quorum.ErrDamaged},
+		{name: "a member twice", change: set([]byte("QM"), members(1, 1)), want: quorum.ErrDamaged},
+		{name: "no voter", change: set([]byte("QM"), members()), want: quorum.ErrDamaged},
 		{name: "half the members", change: set([]byte("QM"), make([]byte, 20)), want: quorum.ErrDamaged},
 		{name: "no last entry", change: quorum.Change{Key: logKey(last)}, want: quorum.ErrDamaged},
 		{name: "a hole", change: quorum.Change{Key: logKey(last - 2)}, want: quorum.ErrDamaged},

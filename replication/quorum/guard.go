@@ -77,7 +77,8 @@ func (c *Core) silenced(m Message) bool {
 // Err is why the Core has ended, nil while it has not.
 func (c *Core) Err() error { return c.err }
 
-// Alone says that this node is the only member: then nothing comes of ticks.
+// Alone says that this node is the only member: then nothing comes of ticks once it
+// leads.
 func (c *Core) Alone() bool { return c.alone() }
 
 // Status is the state in memory: it may be ahead of what is saved.

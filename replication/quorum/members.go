@@ -90,6 +90,31 @@ func decodeChange(e *raftpb.Entry) (cc *raftpb.ConfChangeV2, id ProposalID, err 
 	return cc, id, nil
 }
 
+// checkMembers refuses members that no changes lead to; Raft panics for them.
+func checkMembers(m *raftpb.ConfState) error {
+	for _, ids := range [][]uint64{m.GetVoters(), m.GetLearners(), m.GetVotersOutgoing(), m.GetLearnersNext()} {
+		for i, id := range ids {
+			if id == 0 || raft.IsLocalMsgTarget(id) || slices.Contains(ids[:i], id) {
+				return fmt.Errorf("member %x is there twice, or its id is reserved", id)
+			}
+		}
+	}
+	voter := func(id uint64) bool {
+		return slices.Contains(m.GetVoters(), id) || slices.Contains(m.GetVotersOutgoing(), id)
+	}
+	switch {
+	case len(m.GetVoters()) == 0:
+		return errors.New("no member has a vote")
+	case slices.ContainsFunc(m.GetLearners(), voter):
+		return errors.New("a learner has a vote")
+	case len(m.GetLearnersNext()) > 0:
+		return errors.New("a voter is to become a learner")
+	case m.GetAutoLeave() && len(m.GetVotersOutgoing()) == 0:
+		return errors.New("a change of members is to be ended, and none is under way")
+	}
+	return nil
+}
+
 func joint(m *raftpb.ConfState) bool { return len(m.VotersOutgoing) > 0 }
 
 // permitted says that a change makes sense for the members. Raft panics for some
@@ -166,7 +191,8 @@ func (c *Core) promote() error {
 	}
 	var ready []uint64
 	for _, p := range c.peers() {
-		if p.Learner && p.Active && !p.Snapshot && p.Match+promoteLag >= c.log.last() {
+		// Raft takes a new member for active before anything was heard of it.
+		if p.Learner && p.Active && !p.Snapshot && p.Match > 0 && p.Match+promoteLag >= c.log.last() {
 			ready = append(ready, p.ID)
 		}
 	}

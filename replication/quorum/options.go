@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"slices"
 
 	"go.etcd.io/raft/v3"
 )
@@ -21,7 +22,8 @@ type Options struct {
 	// was lost.
 	ID uint64
 	// Voters are the members of a new cluster, for a store that has no log yet:
-	// every one of them is given the same list. A node that joins has none.
+	// every one of them is given the same list, which has its own ID. A node that
+	// joins has none.
 	Voters []uint64
 	// QuorumSize is up to how many voters the leader promotes learners that have
 	// caught up; 0: it promotes nobody by itself.
@@ -50,6 +52,8 @@ const (
 	maxInflight         = 256
 	maxUncommittedBytes = 64 << 20
 	maxCommittedBytes   = 4 << 20
+	// maxReads is how many reads may wait for a quorum; more are dropped.
+	maxReads = 1024
 	// maxWorkBytes is after how many bytes of entries and applied entries Work
 	// ends a Write and goes on in the next one. Raft gives up to
 	// maxCommittedBytes at a time.
@@ -77,6 +81,14 @@ func (o *Options) validate() error {
 	}
 	if o.QuorumSize < 0 || o.KeepEntries < 1 || o.KeepBytes < 1 {
 		return fmt.Errorf("quorum: QuorumSize %d, KeepEntries %d or KeepBytes %d is out of range", o.QuorumSize, o.KeepEntries, o.KeepBytes)
+	}
+	if len(o.Voters) > 0 && !slices.Contains(o.Voters, o.ID) {
+		return fmt.Errorf("quorum: ID %x is none of the Voters %x", o.ID, o.Voters)
+	}
+	for i, id := range o.Voters {
+		if id == 0 || raft.IsLocalMsgTarget(id) || slices.Contains(o.Voters[:i], id) {
+			return fmt.Errorf("quorum: Voters %x has %x twice, or it is reserved", o.Voters, id)
+		}
 	}
 	return nil
 }

@@ -239,7 +239,9 @@ func (q *Quorum) run() {
 	q.work()
 	defer q.tick(false)
 	for {
-		q.tick(!q.core.Alone() && q.core.Err() == nil)
+		// One that is alone and does not lead was left by its leader: it has to
+		// stand for election.
+		q.tick(q.core.Err() == nil && (!q.core.Alone() || !q.lead.Load().Active))
 		var ticks <-chan time.Time
 		if q.ticker != nil {
 			ticks = q.ticker.C

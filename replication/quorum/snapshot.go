@@ -214,7 +214,8 @@ func (c *Core) stepChunk(m Message) error {
 // incoming is a snapshot that is being received.
 type incoming struct {
 	from, term, index uint64
-	chunks            [][]byte
+	ids               []seenID // what the first chunk says
+	data              [][]byte // the chunks after it
 	bytes             int
 	next              uint32
 }
@@ -225,6 +226,11 @@ func (c *Core) receive(m Message) error {
 	if ch.Last != (m.Raft != nil) || ch.Last && ch.Seq == 0 || m.Raft != nil && (m.Raft.GetType() != raftpb.MsgSnap || m.Raft.GetTerm() != ch.Term ||
 		m.Raft.GetSnapshot().GetMetadata().GetIndex() != ch.Index || m.Raft.GetSnapshot().GetMetadata().GetTerm() > ch.Term) {
 		return fmt.Errorf("%w: chunk %d does not fit its message", ErrMessage, ch.Seq)
+	}
+	if ch.Last {
+		if err := checkMembers(m.Raft.GetSnapshot().GetMetadata().GetConfState()); err != nil {
+			return fmt.Errorf("%w: a snapshot: %w", ErrMessage, err)
+		}
 	}
 	st := c.rn.BasicStatus()
 	if ch.Term < st.GetTerm() || c.assembled != nil {
@@ -244,12 +250,10 @@ func (c *Core) receive(m Message) error {
 		c.incoming = in
 	}
 	if ch.Seq == in.next {
-		if in.bytes += entryOverhead + len(ch.Data); in.bytes > c.o.MaxSnapshotBytes {
+		if err := in.add(ch, c.o.MaxSnapshotBytes); err != nil {
 			c.incoming = nil
-			return fmt.Errorf("%w: a snapshot of more than %d bytes", ErrMessage, c.o.MaxSnapshotBytes)
+			return err
 		}
-		in.next++
-		in.chunks = append(in.chunks, ch.Data)
 	}
 	if !ch.Last || ch.Seq != in.next-1 {
 		c.answer(m, ChunkWanted, in.next)
@@ -257,6 +261,20 @@ func (c *Core) receive(m Message) error {
 	}
 	c.incoming, c.assembled = nil, in
 	return c.step(m.Raft)
+}
+
+// add takes the next chunk.
+func (in *incoming) add(ch *Chunk, maxBytes int) (err error) {
+	if in.bytes += entryOverhead + len(ch.Data); in.bytes > maxBytes {
+		return fmt.Errorf("%w: a snapshot of more than %d bytes", ErrMessage, maxBytes)
+	}
+	if ch.Seq == 0 {
+		in.ids, err = decodeIDs(ch.Index, ch.Data)
+	} else {
+		in.data = append(in.data, ch.Data)
+	}
+	in.next++
+	return err
 }
 
 // answer says how far a snapshot was received.
@@ -274,10 +292,8 @@ func (c *Core) install(snap *raftpb.Snapshot) error {
 	if in == nil || in.index != md.GetIndex() {
 		return fmt.Errorf("a snapshot of entry %d that was not received", md.GetIndex())
 	}
-	if err := c.restoreIDs(md.GetIndex(), in.chunks[0]); err != nil {
-		return err
-	}
-	if err := c.machine.Restore(&c.staged, slices.Values(in.chunks[1:len(in.chunks)-1])); err != nil {
+	c.restoreIDs(in.ids)
+	if err := c.machine.Restore(&c.staged, slices.Values(in.data[:len(in.data)-1])); err != nil { // the last is empty
 		return fmt.Errorf("restore the snapshot of entry %d: %w", in.index, err)
 	}
 	c.log.reset(md.GetIndex(), md.GetTerm())
@@ -288,12 +304,26 @@ func (c *Core) install(snap *raftpb.Snapshot) error {
 	return nil
 }
 
-// restoreIDs replaces the remembered ids.
-func (c *Core) restoreIDs(applied uint64, b []byte) error {
+// decodeIDs reads what encodeIDs has made of a state at an index.
+func decodeIDs(applied uint64, b []byte) (ids []seenID, err error) {
 	const size = 8 + len(ProposalID{})
 	if len(b)%size != 0 {
-		return fmt.Errorf("ids in %d bytes of a snapshot", len(b))
+		return nil, fmt.Errorf("%w: ids in %d bytes of a snapshot", ErrMessage, len(b))
 	}
+	last := uint64(0)
+	for ; len(b) > 0; b = b[size:] {
+		s := seenID{index: binary.BigEndian.Uint64(b), id: ProposalID(b[8:])}
+		if s.index <= last || s.index > applied || applied-s.index >= dedupeWindow {
+			return nil, fmt.Errorf("%w: id of index %d in a snapshot of entry %d", ErrMessage, s.index, applied)
+		}
+		last = s.index
+		ids = append(ids, s)
+	}
+	return ids, nil
+}
+
+// restoreIDs replaces the remembered ids.
+func (c *Core) restoreIDs(ids []seenID) {
 	for _, s := range c.window {
 		if s.index != 0 {
 			c.staged.Delete(indexKey(keyID, s.index))
@@ -301,16 +331,9 @@ func (c *Core) restoreIDs(applied uint64, b []byte) error {
 	}
 	c.window = [dedupeWindow]seenID{}
 	clear(c.seen)
-	last := uint64(0)
-	for ; len(b) > 0; b = b[size:] {
-		s := seenID{index: binary.BigEndian.Uint64(b), id: ProposalID(b[8:])}
-		if s.index <= last || s.index > applied || s.index+dedupeWindow <= applied {
-			return fmt.Errorf("id of index %d in a snapshot of entry %d", s.index, applied)
-		}
-		last = s.index
+	for _, s := range ids {
 		c.window[s.index%dedupeWindow] = s
 		c.seen[s.id] = s.index
 		c.staged.Set(indexKey(keyID, s.index), s.id[:])
 	}
-	return nil
 }

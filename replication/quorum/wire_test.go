@@ -94,16 +94,65 @@ func sameChunk(a, b *Chunk) bool {
 	return a.sum() == b.sum() && a.CRC == b.CRC
 }
 
-// FuzzStep proves that no message ends a node that can be read at all, unless it
-// says that entries are committed which the node does not have.
+// leading is node 2 as the only voter, with a snapshot on its way to node 1, a
+// learner.
+func leading(t *testing.T) *Core {
+	t.Helper()
+	c, err := Open(Options{ID: 2, Voters: []uint64{2}, KeepEntries: 1}, noStore{}, &noMachine{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = c.Campaign()
+	said(c)
+	err = errors.Join(err, c.AddLearner(ProposalID{1}, 1))
+	said(c)
+	for i := range byte(4) {
+		err = errors.Join(err, c.Propose(ProposalID{2, i}, nil))
+	}
+	said(c)
+	err = errors.Join(err, c.Step(Message{From: 1, To: 2, Raft: &raftpb.Message{
+		Type: raftpb.MsgAppResp.Enum(), From: new(uint64(1)), To: new(uint64(2)), Term: new(c.term), Index: new(uint64(2)), Reject: new(true),
+	}}))
+	said(c)
+	if err != nil || len(c.streams) != 1 {
+		t.Fatalf("%d snapshots: %v", len(c.streams), err)
+	}
+	return c
+}
+
+// FuzzStep proves that no message ends a node that can be read at all, neither a
+// follower nor a leader, unless it says that entries are committed which the node
+// does not have.
 func FuzzStep(f *testing.F) {
 	addMessages(f)
+	ack := func(kind raftpb.MessageType, index uint64, reject bool) *raftpb.Message {
+		return &raftpb.Message{
+			Type: kind.Enum(), From: new(uint64(1)), To: new(uint64(2)), Term: new(uint64(2)), Index: &index, Reject: &reject, RejectHint: &index,
+		}
+	}
+	wanted := &Chunk{Term: 2, Index: 7, Seq: 3, Kind: ChunkWanted}
+	wanted.CRC = wanted.sum()
+	for _, m := range []Message{
+		{From: 1, To: 2, Raft: ack(raftpb.MsgAppResp, 7, false)},
+		{From: 1, To: 2, Raft: ack(raftpb.MsgAppResp, 99, false)},
+		{From: 1, To: 2, Raft: ack(raftpb.MsgAppResp, 99, true)},
+		{From: 1, To: 2, Raft: ack(raftpb.MsgHeartbeatResp, 0, false)},
+		{From: 1, To: 2, Raft: ack(raftpb.MsgVoteResp, 0, true)},
+		{From: 1, To: 2, Raft: ack(raftpb.MsgTimeoutNow, 0, false)},
+		{From: 1, To: 2, Chunk: wanted},
+	} {
+		b, err := m.Append(nil)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(b)
+	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		m, err := DecodeMessage(b)
 		if err != nil {
 			return
 		}
-		c, err := Open(Options{ID: 2, Voters: []uint64{1, 2, 3}}, noStore{}, &noMachine{})
+		follower, err := Open(Options{ID: 2, Voters: []uint64{1, 2, 3}}, noStore{}, &noMachine{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -111,16 +160,17 @@ func FuzzStep(f *testing.F) {
 		if m.Raft != nil {
 			m.Raft.To = new(uint64(2))
 		}
-		err = c.Step(m)
-		for range 10 {
-			if _, ok := c.Work(); !ok {
-				break
+		for _, c := range []*Core{follower, leading(t)} {
+			err := c.Step(m)
+			said(c)
+			for range 15 {
+				err = errors.Join(err, c.Tick())
+				said(c)
 			}
-			c.Done(0)
-		}
-		commit := m.Raft != nil && m.Raft.GetCommit() > c.log.last()
-		if c.Err() != nil && !commit {
-			t.Errorf("%v; Step: %v", c.Err(), err)
+			commit := m.Raft != nil && m.Raft.GetCommit() > c.log.last()
+			if c.Err() != nil && !commit {
+				t.Errorf("%v; Step: %v", c.Err(), err)
+			}
 		}
 	})
 }

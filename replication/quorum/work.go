@@ -29,6 +29,9 @@ func (c *Core) Work() (w Write, ok bool) {
 			c.assembled = nil // installed, or passed over by Raft
 		}
 		st = c.observe()
+		if in := c.incoming; in != nil && (in.term < st.GetTerm() || in.index <= st.GetCommit()) {
+			c.incoming = nil // the rest of it is not taken any more
+		}
 		c.sendChunks()
 		c.compact()
 		return nil
