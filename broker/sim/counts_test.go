@@ -27,10 +27,13 @@ type counts struct {
 	eligible, deleted                          int
 	commits, groupBatches, applies, viewsWiped int
 	// Groups with members.
-	synced, heartbeats, survived               int
-	refusedOld, readByGroup                    int
-	renewed, topicsDeleted                     int
-	forgotten, campaigns, drifting             int
+	synced, heartbeats, survived   int
+	refusedOld, readByGroup        int
+	renewed, topicsDeleted         int
+	forgotten, campaigns, drifting int
+	// Disks that were lost.
+	losses                                     [lossKinds]int
+	removed, newVoters, givenUp                int
 	membersKilled, membersLeft, membersStopped int
 	groupAsked                                 [len(groupInvariants)]int
 	admin, adminDone                           [adminKinds]int
@@ -97,6 +100,12 @@ func (c *counts) all() []count {
 		{"peers of the quorum forgotten", &c.forgotten},
 		{"candidates on request", &c.campaigns},
 		{"seeds with clocks that drift", &c.drifting},
+		{"members of the quorum removed", &c.removed},
+		{"nodes that vote again as another member", &c.newVoters},
+		{"partitions given up with a disk", &c.givenUp},
+	}
+	for k := range lossKinds {
+		out = append(out, count{k.String(), &c.losses[k]})
 	}
 	for i := range c.groupAsked {
 		out = append(out, count{groupInvariants[i] + " asked", &c.groupAsked[i]})

@@ -2,7 +2,6 @@ package sim
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"testing"
 	"time"
@@ -51,9 +50,8 @@ func (s *stage) lease(node int32) time.Duration { return s.leases[node] }
 func (s *stage) log(node int32, _ partID) *simLog {
 	return s.logs[node]
 }
-func (s *stage) hosts(partID) []int32 { return slices.Sorted(maps.Keys(s.logs)) }
-func (s *stage) minISR(partID) int    { return 2 }
-func (s *stage) fsync() bool          { return !s.os }
+func (s *stage) minISR(partID) int { return 2 }
+func (s *stage) fsync() bool       { return !s.os }
 func (s *stage) failed(invariant, _ string) {
 	s.faults = append(s.faults, invariant)
 }
@@ -226,6 +224,11 @@ func TestInvariants(t *testing.T) {
 		"I2 term": {"I2", func(s *stage) {
 			s.promised(1, promise{term: 5}, promise{term: 5})
 			s.promised(1, promise{term: 4}, promise{term: 5})
+		}},
+		"I2 term of another disk": {"", func(s *stage) {
+			s.promised(1, promise{term: 5, vote: 2}, promise{term: 5, vote: 2})
+			s.replaced(1)
+			s.promised(1, promise{term: 1, vote: 3}, promise{term: 1, vote: 3})
 		}},
 		"I3 other bytes": {"I3", func(s *stage) {
 			b := batchOf(3, 0, 9, 1)
@@ -415,6 +418,13 @@ func TestInvariants(t *testing.T) {
 		"I13 not committed": {"I13", func(s *stage) { s.acked(1, staged, &b2, -1) }},
 		"I13 not durable": {"I13", func(s *stage) {
 			s.logs[2].durable, s.logs[3].durable = 2, 2
+			s.acked(1, staged, &b1, -1)
+		}},
+		"I13 held by a disk that was replaced": {"", func(s *stage) {
+			s.wiped(2, staged, diskReplaced)
+			s.wiped(3, staged, diskReplaced)
+			delete(s.logs, 2)
+			delete(s.logs, 3)
 			s.acked(1, staged, &b1, -1)
 		}},
 		"I13 of a topic that is gone": {"", func(s *stage) {

@@ -156,12 +156,11 @@ func (c *checker) acked(node int32, id partID, b *batch, acks int8) {
 	}
 	p := c.part(id)
 	holders := 0
-	for _, host := range c.v.hosts(id) {
+	for _, host := range c.v.nodes() {
 		log := c.v.log(host, id)
-		i := log.find(b.base)
-		has := i < len(log.batches) && alike(&log.batches[i], b) && b.next() <= c.acknowledged(log)
-		// One that has lost it meanwhile had it when it counted.
-		if has || p.replica(host).lossy || log.damaged {
+		// One that has lost it meanwhile had it when it counted; with its disk the log is
+		// gone, too.
+		if p.replica(host).lossy || log != nil && (log.damaged || c.has(log, b)) {
 			holders++
 		}
 	}
@@ -171,6 +170,12 @@ func (c *checker) acked(node int32, id partID, b *batch, acks int8) {
 	if !c.ask(13, r != nil && b.next() <= r.HighWatermark() && (!exists || holders >= c.v.minISR(id))) {
 		c.fail("%v: node %d acknowledges %+v, which %d nodes hold, there must be %d: %v", id, node, *b, holders, c.v.minISR(id), r)
 	}
+}
+
+// has reports whether a log holds a batch so that it counts.
+func (c *checker) has(log *simLog, b *batch) bool {
+	i := log.find(b.base)
+	return i < len(log.batches) && alike(&log.batches[i], b) && b.next() <= c.acknowledged(log)
 }
 
 // served is called when a node has given [from, next) to a consumer, or next as

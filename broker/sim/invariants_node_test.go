@@ -14,6 +14,13 @@ func (c *checker) restarted(node int32) {
 	n.broken, n.index = false, 0
 }
 
+// replaced is called when a node is another member of the quorum, which has promised
+// nothing yet.
+func (c *checker) replaced(node int32) {
+	n := c.node(node)
+	n.term, n.vote = 0, 0
+}
+
 // stopped is called when a process has ended: who waited for it is told by the
 // connection.
 func (c *checker) stopped(node int32) { clear(c.node(node).parked) }

@@ -16,9 +16,8 @@ type view interface {
 	nodes() []int32
 	lease(node int32) time.Duration
 	// log is a node's log of a partition, nil for none; a node that is down has
-	// its logs. hosts are the nodes that have one.
+	// its logs.
 	log(node int32, id partID) *simLog
-	hosts(id partID) []int32
 	// replica is nil for none, and while the node is down.
 	replica(node int32, id partID) replicaView
 	// minISR is the effective min.insync.replicas, fsync the mode.
@@ -358,7 +357,9 @@ func (c *checker) forget(node int32, p *partTrace, from, to int64) {
 func (c *checker) wiped(node int32, id partID, why string) {
 	p := c.part(id)
 	if why == diskReplaced {
-		c.forget(node, p, 0, p.replica(node).end)
+		was := p.replica(node)
+		c.forget(node, p, 0, was.end)
+		p.replicas[node] = &replicaTrace{leaderEpoch: -1, epoch: -1, lossy: true, life: was.life, since: was.since}
 		return
 	}
 	now, exists := c.partition(id)

@@ -8,6 +8,7 @@ import (
 	"iter"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"leat/replication"
@@ -163,7 +164,10 @@ func (n *node) member() uint64 {
 	return n.memberID
 }
 
-func (n *node) uuid() string { return fmt.Sprintf("disk-%d", n.id) }
+// uuid names the directory on the node's disk.
+func (n *node) uuid() string { return firstUUID(n.id) + strings.Repeat("'", n.disks) }
+
+func firstUUID(node int32) string { return fmt.Sprintf("disk-%d", node) }
 
 func (w *world) newProposalID() (id quorum.ProposalID) {
 	binary.BigEndian.PutUint64(id[:], w.rng.Uint64())
@@ -179,9 +183,9 @@ func openMetadata(p *process) (*metadata, error) {
 		return nil, err
 	}
 	o := quorum.Options{ID: n.member(), QuorumSize: 3, KeepEntries: w.cfg.keepEntries}
-	if int(n.id) <= w.cfg.voters {
+	if int(n.id) <= w.cfg.voters && n.disks == 0 {
 		for _, v := range w.nodes[:w.cfg.voters] {
-			o.Voters = append(o.Voters, v.member())
+			o.Voters = append(o.Voters, quorum.NodeID(v.id, firstUUID(v.id)))
 		}
 	}
 	traced := &steps{Machine: machine}
@@ -385,8 +389,8 @@ func (w *world) memberNode(id uint64) *node {
 
 // step is a message of the quorum that arrives.
 func (n *node) step(msg quorum.Message) {
-	if n.p == nil {
-		return
+	if n.p == nil || msg.To != n.member() {
+		return // or it has another disk by now
 	}
 	m := n.p.meta
 	m.fatal(m.core.Step(msg))
@@ -407,7 +411,7 @@ func (m *metadata) join() {
 
 func (m *metadata) member() bool {
 	st := m.core.Status()
-	return slices.Contains(st.Voters, st.ID) || slices.Contains(st.Learners, st.ID)
+	return isMember(&st, st.ID)
 }
 
 // addMember is a node's wish to be a member.
@@ -417,7 +421,7 @@ func (n *node) addMember(id uint64) {
 	}
 	m := n.p.meta
 	st := m.core.Status()
-	if !st.Active || slices.Contains(st.Voters, id) || slices.Contains(st.Learners, id) {
+	if !st.Active || isMember(&st, id) {
 		return
 	}
 	// It may be refused while another change is under way: the node asks again.

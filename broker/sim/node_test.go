@@ -30,6 +30,7 @@ type node struct {
 	off    bool
 	starts int
 	cuts   int // power cuts
+	disks  int // that it has had before
 	// crashed says that the last process did not end by itself, powerless that what
 	// was not synced may be gone: the next start finds out.
 	crashed, powerless bool

@@ -29,6 +29,8 @@ type simConfig struct {
 	renew                time.Duration // between steps of a topic that is deleted and made again, 0 for none
 	forget               bool          // the quorum hears of refused connections
 	drift                []float64     // how fast the clocks of nodes are, nil for all alike
+	losses               int           // nodes that lose their disks
+	lossEvery            time.Duration // between them
 	window               int
 	acks                 []int8
 	pause                time.Duration // between writes of a producer
@@ -135,6 +137,14 @@ func (c *simConfig) more(r *rand.Rand) {
 			c.drift = append(c.drift, 1+maxDrift*(2*r.Float64()-1))
 		}
 	}
+}
+
+// losing is what came after that, again by chance of its own.
+func (c *simConfig) losing(r *rand.Rand) {
+	if r.IntN(3) == 0 {
+		c.losses = 1 + r.IntN(2)
+	}
+	c.lossEvery = pick(r, time.Second, 3*time.Second)
 }
 
 // maxDrift is how much faster or slower a clock is at most. Real ones are a

@@ -39,15 +39,6 @@ func (v worldView) log(node int32, id partID) *simLog {
 	return nil
 }
 
-func (v worldView) hosts(id partID) (out []int32) {
-	for _, n := range v.w.nodes {
-		if n.logs[id] != nil {
-			out = append(out, n.id)
-		}
-	}
-	return out
-}
-
 func (v worldView) replica(node int32, id partID) replicaView {
 	if p := v.w.node(node).p; p != nil {
 		if r := p.replicas[id]; r != nil {

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"io"
+	"math/rand/v2"
 	"time"
 
 	"leat/storage"
@@ -44,6 +45,7 @@ type world struct {
 	crew       *crew // nil for none
 	processes  int
 	values     uint64
+	losses     []*mishap
 }
 
 func (w *world) node(id int32) *node { return w.nodes[id-1] }
@@ -92,6 +94,7 @@ func newWorld(seed uint64, log io.Writer) *world {
 	k := newKernel(seed)
 	k.log = log
 	w := &world{kernel: k, seed: seed, cfg: swarm(k)}
+	w.cfg.losing(rand.New(rand.NewPCG(seed, 0x1ea9)))
 	w.net = newNetwork(k, &w.counts)
 	w.net.there = w.presence
 	w.hist = newHistory()
@@ -153,6 +156,9 @@ func (w *world) simulate() string {
 	if w.cfg.lastResort {
 		w.at(w.cfg.every, nil, w.rescue)
 	}
+	if w.cfg.losses > 0 {
+		w.at(w.cfg.lossEvery, nil, w.lose)
+	}
 	w.run(w.now+w.cfg.faulty, w.over)
 	w.heal()
 	w.run(w.now+w.between(0, 2*time.Second), w.over)
@@ -170,9 +176,13 @@ func (w *world) simulate() string {
 			w.failed("group", what+w.crew.String())
 		}
 	}
+	if what := w.unsettled(); what != "" && !w.over() {
+		w.failed("quorum", what)
+	}
 	if !w.over() {
 		w.checks.quiesced()
 	}
+	w.countVoters()
 	w.counts.seeds, w.counts.steps = 1, w.steps
 	w.counts.groupAsked = w.checks.groupHeld
 	if w.cfg.drift != nil {
@@ -287,6 +297,9 @@ func (w *world) well() bool {
 		if n.p == nil || w.nodes[0].p == nil || n.p.meta.applied != w.nodes[0].p.meta.applied {
 			return false
 		}
+	}
+	if w.unsettled() != "" {
+		return false
 	}
 	s := w.nodes[0].p.meta.shown
 	for _, t := range s.Topics() {

@@ -1,0 +1,213 @@
+package sim
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"leat/replication/controller"
+	"leat/replication/quorum"
+	"leat/storage"
+)
+
+// lossKind is a way in which a node loses its disk for good.
+type lossKind uint8
+
+const (
+	lossPlanned lossKind = iota // its member leaves the quorum first, then the disk is replaced
+	lossDisk                    // the disk is dead at once, another one takes its place
+	lossKinds
+)
+
+var lossNames = [lossKinds]string{"disks replaced", "disks lost"}
+
+func (k lossKind) String() string { return lossNames[k] }
+
+// mishap is a node that loses its disk, and what an operator does about it: the
+// member of the quorum that was on the disk is removed, for it never comes back.
+// With an empty disk the node has another directory, and so is another member.
+type mishap struct {
+	w      *world
+	n      *node
+	kind   lossKind
+	member uint64 // that never comes back
+	wiped  bool
+}
+
+// lose has a node lose its disk now and then. The next one only does when nothing
+// is left to do about the one before: no quorum bears two at a time.
+func (w *world) lose() {
+	if w.phase != phaseFaults || len(w.losses) == w.cfg.losses {
+		return
+	}
+	w.at(w.between(w.cfg.lossEvery/2, w.cfg.lossEvery*3/2), nil, w.lose)
+	n := pick(w.rng, w.nodes...)
+	if slices.ContainsFunc(w.losses, func(l *mishap) bool { return l.left() != "" }) || !w.mayLose(n) {
+		return
+	}
+	l := &mishap{w: w, n: n, kind: lossKind(w.rng.IntN(int(lossKinds))), member: n.member()}
+	w.losses = append(w.losses, l)
+	w.counts.losses[l.kind]++
+	if l.kind != lossPlanned {
+		l.wipe()
+	}
+	w.at(w.between(0, 3*time.Second), nil, l.work)
+}
+
+// members is the quorum as the node has it that runs and has applied most.
+func (w *world) members() (st quorum.Status, known bool) {
+	for _, n := range w.nodes {
+		if n.p == nil {
+			continue
+		}
+		if s := n.p.meta.core.Status(); !known || s.Applied > st.Applied {
+			st, known = s, true
+		}
+	}
+	return st, known
+}
+
+func isMember(st *quorum.Status, id uint64) bool {
+	return slices.Contains(st.Voters, id) || slices.Contains(st.Learners, id)
+}
+
+// mayLose reports whether the quorum bears the loss of a node. What is known of
+// its members may be old by the promotion of learners, which makes it bear more.
+func (w *world) mayLose(n *node) bool {
+	st, known := w.members()
+	if !known || st.Joint || slices.ContainsFunc(st.Voters, func(id uint64) bool { return w.memberNode(id) == nil }) {
+		return false
+	}
+	return slices.Contains(st.Learners, n.member()) || slices.Contains(st.Voters, n.member()) && len(st.Voters) >= 3
+}
+
+// wipe takes the disk of the node and gives it another one, with which it starts.
+func (l *mishap) wipe() {
+	l.wiped = true
+	l.n.crash(true, false)
+	l.n.newDisk()
+	l.w.startAfter(l.n, l.w.between(100*time.Millisecond, 4*time.Second))
+}
+
+// newDisk replaces the disk of a node that is down by an empty one.
+func (n *node) newDisk() {
+	w := n.w
+	for _, id := range n.logIDs() {
+		w.checks.wiped(n.id, id, diskReplaced)
+	}
+	w.checks.replaced(n.id)
+	n.disks++
+	n.memberID = 0
+	n.store, n.logs = newMetaStore(n), map[partID]*diskLog{}
+	n.crashed, n.powerless = false, false
+	n.disk.run = runFile{clean: true, epoch: -1, boot: n.disk.boots}
+	n.disk.stalled = 0
+	if w.tracing() {
+		w.trace("node %d: an empty disk, member %x of the quorum", n.id, n.member())
+	}
+}
+
+// work does what there is to do about a loss, again and again: what others do late
+// may undo it.
+func (l *mishap) work() {
+	w := l.w
+	w.at(w.between(200*time.Millisecond, 600*time.Millisecond), nil, l.work)
+	if st, known := w.members(); known {
+		switch {
+		case isMember(&st, l.member):
+			to := pick(w.rng, w.nodes...)
+			w.net.send(adminAt, to.addr(), func() { to.removeMember(l.member) }, nil)
+		case !l.wiped:
+			l.wipe()
+		}
+	}
+	w.describe(adminAt, l.relieve)
+}
+
+// relieve gives up the records that were on the disk alone: who is there leads with
+// what it has.
+func (l *mishap) relieve(s *controller.State) {
+	if s == nil {
+		return
+	}
+	for _, t := range s.Topics() {
+		for i := range t.Partitions {
+			p, id := &t.Partitions[i], partID{Topic: t.ID, Partition: int32(i)}
+			if p.Leader < 0 && len(p.ISR)+len(p.ELR) == 0 {
+				l.w.giveUp(id)
+			}
+		}
+	}
+}
+
+// giveUp asks for an unclean election.
+func (w *world) giveUp(id partID) {
+	w.admin(adminAt, &controller.Elect{IDs: []storage.ID{id}, Kind: controller.Unclean}, func(reply controller.Reply, err error) {
+		if err == nil && errors.Join(reply.Errs...) == nil {
+			w.counts.givenUp++
+		}
+	})
+}
+
+// left is what is still to be done about a loss, "" for nothing.
+func (l *mishap) left() string {
+	st, known := l.w.members()
+	switch {
+	case !known || isMember(&st, l.member):
+		return fmt.Sprintf("member %x is to be removed", l.member)
+	case !l.wiped:
+		return "the disk is to be replaced"
+	default:
+		return ""
+	}
+}
+
+// unsettled is what must be done yet for the quorum and the losses to be as they
+// should, "" for nothing.
+func (w *world) unsettled() string {
+	for _, l := range w.losses {
+		if what := l.left(); what != "" {
+			return fmt.Sprintf("node %d: %s", l.n.id, what)
+		}
+	}
+	st, known := w.members()
+	stranger := func(id uint64) bool { return w.memberNode(id) == nil }
+	if !known || st.Joint || slices.ContainsFunc(slices.Concat(st.Voters, st.Learners), stranger) {
+		return fmt.Sprintf("the members are not those that there are: voters %x, learners %x", st.Voters, st.Learners)
+	}
+	if len(w.nodes) >= 3 && len(st.Voters) != 3 {
+		return fmt.Sprintf("there are %d voters", len(st.Voters))
+	}
+	return ""
+}
+
+// countVoters counts the nodes that vote again, as another member.
+func (w *world) countVoters() {
+	st, _ := w.members()
+	for _, n := range w.nodes {
+		if n.disks > 0 && slices.Contains(st.Voters, n.member()) {
+			w.counts.newVoters++
+		}
+	}
+}
+
+// removeMember is an operator's wish that a member be one no more.
+func (n *node) removeMember(id uint64) {
+	if n.p == nil {
+		return
+	}
+	m := n.p.meta
+	if st := m.core.Status(); !st.Active || !isMember(&st, id) {
+		return
+	}
+	switch err := m.core.Remove(n.w.newProposalID(), id); {
+	case err == nil:
+		n.w.counts.removed++
+	case errors.Is(err, quorum.ErrDropped) || errors.Is(err, quorum.ErrNotLeader) || errors.Is(err, quorum.ErrRefused):
+		// Another change is under way, or none is possible: the operator asks again.
+	default:
+		m.fatal(err)
+	}
+	m.pump()
+}
