@@ -47,9 +47,9 @@ func (e *NotControllerError) Is(target error) bool { return target == controller
 type DeskOptions struct {
 	// Active is what the controller is told when it becomes active.
 	Active controller.ActiveOptions
-	// Limit is how many proposals may be under way, and how many answers are kept
-	// for who asks again with the same id; more are refused with
-	// ErrTooManyProposals. Zero means 256.
+	// Limit is how many proposals may be under way, more being refused with
+	// ErrTooManyProposals, and how many answers are kept for who asks again with the
+	// same id. Zero means 256.
 	Limit int
 	// NewID makes the ids of proposals that the controller makes by itself. They
 	// must never repeat in the cluster.
@@ -95,9 +95,12 @@ type Desk struct {
 	shown  *controller.State
 	// line has what is under way, in the order of the decisions.
 	line []waiting
-	// answered are the newest answers with a committed decision, oldest first.
+	// answered are the newest answers with a committed decision that somebody waited
+	// for, oldest first.
 	answered []Answer
 	beats    beats
+	// retry is when the controller tries again what was due and was not taken.
+	retry time.Duration
 }
 
 // waiting is a decision whose answer is not given yet.
@@ -222,10 +225,14 @@ func (d *Desk) propose(id quorum.ProposalID, records []controller.Record, room b
 	}
 }
 
+// retryAfter is when what is due and was not taken comes again. It is as long as
+// a tick of the quorum, which hands its leadership over within some of them.
+const retryAfter = 25 * time.Millisecond
+
 // Tick lets the controller do what is due: at Next, or later.
 func (d *Desk) Tick(now time.Duration) {
-	if d.active != nil {
-		d.run(d.active.Due(now), now)
+	if d.active != nil && now >= d.retry && !d.run(d.active.Due(now), now) {
+		d.retry = now + retryAfter
 	}
 }
 
@@ -235,17 +242,22 @@ func (d *Desk) Next() (at time.Duration, ok bool) {
 	if d.active == nil {
 		return 0, false
 	}
-	return d.active.Next(), true
+	return max(d.active.Next(), d.retry), true
 }
 
-// run decides about events that the controller itself has made. What the quorum
-// does not take, or what is beyond the limit, comes again when it is due again.
-func (d *Desk) run(events []controller.Event, now time.Duration) {
+// run decides about events that the controller itself has made; taken says that
+// all of them were. What the quorum does not take, or what is beyond the limit,
+// comes again when it is due again.
+func (d *Desk) run(events []controller.Event, now time.Duration) (taken bool) {
+	taken = true
 	for _, ev := range events {
-		if len(d.line) < 2*d.o.Limit {
-			_, _ = d.decide(waiting{id: d.o.NewID(), own: true}, ev, now)
+		if len(d.line) >= 2*d.o.Limit {
+			return false
 		}
+		a, _ := d.decide(waiting{id: d.o.NewID(), own: true}, ev, now)
+		taken = taken && errors.Join(append(a.Reply.Errs, a.Err)...) == nil
 	}
+	return taken
 }
 
 // Failed takes the Output of a Core that has failed: what was not saved is not
@@ -286,7 +298,7 @@ func (d *Desk) Done(out quorum.Output, now time.Duration) []Answer {
 	if d.active != nil {
 		d.active.Committed(d.shown, out.Applied)
 	} else if out.Active {
-		d.active, d.term = controller.Activate(d.shown, out.Applied, d.o.Active, now), out.Term
+		d.active, d.term, d.retry = controller.Activate(d.shown, out.Applied, d.o.Active, now), out.Term, 0
 	}
 	return answers
 }
@@ -300,8 +312,9 @@ func (d *Desk) give(lost bool) []Answer {
 		w := &d.line[n]
 		a := Answer{ID: w.id, Reply: w.reply}
 		switch {
-		case w.committed:
+		case w.committed && !w.own:
 			d.remember(a)
+		case w.committed:
 		case lost && w.proposed:
 			a = Answer{ID: w.id, Err: ErrUnknownOutcome}
 		case lost && n > 0 && !settled(d.line[:n]):

@@ -49,6 +49,10 @@ type Active struct {
 	// stepped is when the last Step was.
 	stepped Instant
 	lives   map[int32]*life
+	// were are the lives before the last Step, nil if that has changed no broker, and
+	// wereAlone is alone before it.
+	were      map[int32]*life
+	wereAlone bool
 	// alone says that there is one broker: nobody could take over from it, so it
 	// has no session.
 	alone bool
@@ -75,7 +79,7 @@ func (a *Active) State() *State { return a.overlay }
 // Step decides about ev on the overlay and adds the records to it. An answer
 // without records rests on the overlay too.
 func (a *Active) Step(ev Event, now Instant) (Reply, []Record) {
-	a.before, a.stepped = a.overlay, now
+	a.before, a.stepped, a.were = a.overlay, now, nil
 	if r, ok := ev.(*Register); ok {
 		if err := a.takeover(r, now); err != nil {
 			return Reply{Errs: []error{err}}, nil
@@ -97,17 +101,32 @@ func (a *Active) Step(ev Event, now Instant) (Reply, []Record) {
 				a.changed[storage.ID{Topic: r.Topic, Partition: r.Index}] = now
 			}
 		case *BrokerRegistered, *BrokerUnregistered:
+			a.keepLives()
 			a.meet(now)
 		}
 	}
 	return reply, records
 }
 
+// keepLives keeps the lives as they are for Undo, once a Step.
+func (a *Active) keepLives() {
+	if a.were != nil {
+		return
+	}
+	a.were, a.wereAlone = make(map[int32]*life, len(a.lives)), a.alone
+	for id, l := range a.lives {
+		c := *l
+		a.were[id] = &c
+	}
+}
+
 // Undo takes back what the last Step added to the overlay: it was not proposed.
-// Brokers that the Step has met in a new life, or parted from, have a whole session
-// in the life that they are in.
+// Brokers are as they were before: one whose session is over is due again.
 func (a *Active) Undo() {
 	a.overlay = a.before
+	if a.were != nil {
+		a.lives, a.alone, a.were = a.were, a.wereAlone, nil
+	}
 	a.meet(a.stepped)
 	a.Committed(a.committed, a.applied)
 }
