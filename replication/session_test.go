@@ -75,6 +75,8 @@ func lossOf(a *args) error {
 	switch {
 	case a.has("lost"):
 		return errNoAnswer
+	case a.has("not-controller"):
+		return controller.ErrNotController
 	case a.has("unsupported"):
 		return controller.ErrUnsupportedLevel
 	case a.has("duplicate"):

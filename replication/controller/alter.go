@@ -70,10 +70,14 @@ func (ev *AlterPartitions) step(s *State) (Reply, []Record) {
 	return reply, out
 }
 
-// checkEpoch compares the life that a broker claims with the one registered.
+// checkEpoch compares the life that a broker claims with the one registered. A
+// life that is newer than all that s knows was registered with another controller:
+// that is no word about the life.
 func (s *State) checkEpoch(id int32, epoch int64) error {
 	b := s.brokers[id]
 	switch {
+	case b == nil && epoch >= s.nextEpoch:
+		return fmt.Errorf("%w: broker %d is at epoch %d, the next known is %d", ErrNotController, id, epoch, s.nextEpoch)
 	case b == nil:
 		return fmt.Errorf("%w: broker %d is not registered", ErrStaleBrokerEpoch, id)
 	case epoch > b.Epoch:

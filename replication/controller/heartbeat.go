@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -19,7 +20,8 @@ type Heartbeat struct {
 
 // HeartbeatReply answers a Heartbeat.
 type HeartbeatReply struct {
-	// Err is ErrStaleBrokerEpoch if another life of the broker took over.
+	// Err is ErrStaleBrokerEpoch if the life is over for certain: it ends for ever.
+	// ErrNotController says that this controller does not know.
 	Err error
 	// CaughtUp says that the broker has applied its own registration.
 	CaughtUp bool
@@ -92,7 +94,7 @@ func (a *Active) meet(now Instant) {
 // Heartbeat takes a sign of life, however long it waited, and says what is to be
 // decided about the broker.
 func (a *Active) Heartbeat(h Heartbeat, now Instant) (HeartbeatReply, []Event) {
-	if err := a.overlay.checkEpoch(h.ID, h.Epoch); err != nil {
+	if err := a.checkLife(h.ID, h.Epoch); err != nil {
 		return HeartbeatReply{Err: err}, nil
 	}
 	b, l := a.overlay.brokers[h.ID], a.lives[h.ID]
@@ -118,6 +120,16 @@ func (a *Active) Heartbeat(h Heartbeat, now Instant) (HeartbeatReply, []Event) {
 		return reply, []Event{&ShutDown{ID: h.ID, Epoch: h.Epoch}}
 	}
 	return reply, nil
+}
+
+// checkLife is checkEpoch for who ends for ever on ErrStaleBrokerEpoch: it is said
+// only when it is committed. What is under way may come to nothing.
+func (a *Active) checkLife(id int32, epoch int64) error {
+	err := a.overlay.checkEpoch(id, epoch)
+	if errors.Is(err, ErrStaleBrokerEpoch) && !errors.Is(a.committed.checkEpoch(id, epoch), ErrStaleBrokerEpoch) {
+		return fmt.Errorf("%w for certain: the end of the life %d of broker %d is not committed", ErrNotController, epoch, id)
+	}
+	return err
 }
 
 // known reports whether every broker in service but one has applied index, 0
