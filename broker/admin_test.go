@@ -278,7 +278,9 @@ func TestEpochEnds(t *testing.T) {
 		{"t", -1, 3, "-1 -1"},
 		{"t", 1, 0, "fenced"},
 		{"t", 3, 0, "unknown"},
-		{"empty", 0, 0, "0 0"},
+		{"empty", 0, 0, "fenced"},
+		{"empty", 2, 0, "0 0"},
+		{"empty", 2, 2, "2 0"},
 	} {
 		if got := ask(tc.topic, tc.current, tc.epoch); got != tc.want {
 			t.Errorf("%s, knowing %d, asking for %d: %s, want %s", tc.topic, tc.current, tc.epoch, got, tc.want)

@@ -183,7 +183,8 @@ func (b *Broker) openLogs(ctx context.Context) (map[storage.ID]*storage.Log, err
 }
 
 // lead registers this start with the controller, so that epochs grow where a
-// log's end may have gone back, and then opens the partitions for traffic.
+// log's end may have gone back, and then opens the partitions for traffic. A log
+// without records is no exception: it may have lost all that it had.
 func (b *Broker) lead(ctx context.Context, logs map[storage.ID]*storage.Log) error {
 	who := b.dir.Identity()
 	join := &controller.Register{
@@ -193,11 +194,7 @@ func (b *Broker) lead(ctx context.Context, logs map[storage.ID]*storage.Log) err
 	}
 	if b.dir.Unclean() {
 		b.log.Info("the last run did not end with a clean stop: logs were recovered, and get a new leader epoch")
-		for id, l := range logs {
-			if l.Offsets().End > 0 {
-				join.Unclean = append(join.Unclean, id)
-			}
-		}
+		join.Unclean = slices.Collect(maps.Keys(logs))
 	} else if before, ok := b.proposer.State().Broker(who.NodeID); ok {
 		join.PreviousEpoch = before.Epoch
 	}

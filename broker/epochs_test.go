@@ -8,9 +8,8 @@ import (
 )
 
 // TestEpochRestarts proves that the leader epoch grows before a partition opens
-// after a kill or a power cut, and the one before ends where the log ended then;
-// and that a clean restart changes nothing, nor does any restart of a partition
-// without records.
+// after a kill or a power cut, also that of one without records, and the one before
+// ends where the log ended then; and that a clean restart changes nothing.
 func TestEpochRestarts(t *testing.T) {
 	t.Parallel()
 	fs := disk.NewMem()
@@ -32,7 +31,7 @@ func TestEpochRestarts(t *testing.T) {
 		}
 		return of, empty
 	}
-	end := int64(0)
+	end, restarts := int64(0), int32(0)
 	for i, how := range []string{"stop", "kill", "stop", "power cut", "kill", "stop"} {
 		was, _ := epochs()
 		if r := produce(t, b, AcksAll, "t", 0, "a", "b"); r.Err != nil {
@@ -49,18 +48,51 @@ func TestEpochRestarts(t *testing.T) {
 		case "kill":
 			t.Cleanup(closer(t, b))
 			fs, want = fs.CrashClone(1, nil), was+1
+			restarts++
 		default:
 			t.Cleanup(closer(t, b))
 			fs, want = fs.CrashClone(0, nil), was+1
+			restarts++
 		}
 		b = openClosed(t, fs)
-		if is, empty := epochs(); is != want || empty != 0 {
-			t.Fatalf("%s %d: epoch %d after %d, of the empty partition %d", how, i, is, was, empty)
+		if is, empty := epochs(); is != want || empty != restarts {
+			t.Fatalf("%s %d: epoch %d after %d, of the empty partition %d after %d", how, i, is, was, empty, restarts)
 		}
 		r := b.EpochEnds(t.Context(), auth.Anonymous, []EpochQuery{{Topic: "t", CurrentEpoch: -1, Epoch: was}})[0]
 		if r.Err != nil || r.Epoch != was || r.EndOffset != end {
 			t.Errorf("%s %d: epoch %d ends as %+v, want at %d", how, i, was, r, end)
 		}
+	}
+	if err := b.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestEpochOfALogThatCameUpEmpty proves that no offset is given twice in one leader
+// epoch: not where a power cut takes all that a log ever had, and readers have seen.
+func TestEpochOfALogThatCameUpEmpty(t *testing.T) {
+	t.Parallel()
+	fs := disk.NewMem()
+	b := openClosed(t, fs)
+	create(t, b, "t", 1, map[string]string{"flush.messages": "1000000"})
+	written := map[[2]int64]string{}
+	for _, value := range []string{"first", "second", "third"} {
+		r := produce(t, b, AcksLeader, "t", 0, value)
+		if r.Err != nil || r.Base != 0 {
+			t.Fatalf("%s: offset %d, %v", value, r.Base, r.Err)
+		}
+		topic, err := b.Topic(t.Context(), auth.Anonymous, TopicRef{Name: "t"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		at := [2]int64{int64(topic.Partitions[0].LeaderEpoch), r.Base}
+		if before, twice := written[at]; twice {
+			t.Errorf("epoch %d has %q and %q at offset %d", at[0], before, value, at[1])
+		}
+		written[at] = value
+		t.Cleanup(closer(t, b))
+		fs = fs.CrashClone(0, nil)
+		b = openClosed(t, fs)
 	}
 	if err := b.Close(); err != nil {
 		t.Fatal(err)
