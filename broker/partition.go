@@ -65,7 +65,7 @@ func newPartition(id storage.ID, topic *topic, self int32, l *storage.Log, meta 
 
 // options are what the settings mean to the replica.
 func (p *partition) options(s settings) replication.Options {
-	return replication.Options{ID: p.id, Self: p.self, MinInSync: s.minISR, Durable: s.durable}
+	return replication.Options{ID: p.id, Self: p.self, MinInSync: s.minISR, OwnMinInSync: s.ownISR, Durable: s.durable}
 }
 
 // nowLocked is the replica's clock. It is not read for one that does not care.

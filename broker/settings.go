@@ -16,8 +16,9 @@ type settings struct {
 	log storage.Config
 	// durable is fsync mode: a record is committed when it is on disk.
 	durable bool
-	// minISR is min.insync.replicas, 0 where nobody set it.
-	minISR int
+	// minISR is min.insync.replicas of the topic, else of all servers, and ownISR
+	// what this server was told in place of that; 0 where nobody set it.
+	minISR, ownISR int
 	// retention is what the logs may let go; its bound is for who asks.
 	retention storage.Retention
 	// dirtyRatio is min.cleanable.dirty.ratio.
@@ -33,11 +34,6 @@ func (s serverConfigs) settings(set map[string]string) settings {
 		return v
 	}
 	num := func(name string) int64 { return number(get(name)) }
-	// asked is a value that somebody set.
-	asked := func(name string) (int64, bool) {
-		v, source := s.topicValue(topicConfig(name), set)
-		return number(v), source != SourceDefault
-	}
 	out := settings{
 		log: storage.Config{
 			SegmentBytes:       num("segment.bytes"),
@@ -66,16 +62,27 @@ func (s serverConfigs) settings(set map[string]string) settings {
 		out.retention.MaxBytes, out.retention.MaxAge = num("retention.bytes"), millis(num("retention.ms"))
 	}
 	// The log picks an interval by the segment's size when nobody asks for one.
-	if n, ok := asked("index.interval.bytes"); ok {
-		out.log.IndexInterval = max(int(n), 1)
+	if v, source := s.topicValue(topicConfig("index.interval.bytes"), set); source != SourceDefault {
+		out.log.IndexInterval = max(int(number(v)), 1)
 	}
 	out.durable = out.log.FlushMessages == 1
-	if n, ok := asked("min.insync.replicas"); ok {
-		out.minISR = int(n)
-	}
+	out.minISR, out.ownISR = s.minInSync(set)
 	out.dirtyRatio, _ = strconv.ParseFloat(get("min.cleanable.dirty.ratio"), 64) // its check let it through
 	out.codec, _ = record.ParseCodec(codecName(get("compression.type")))
 	return out
+}
+
+// minInSync is min.insync.replicas as settings have it.
+func (s serverConfigs) minInSync(set map[string]string) (ruling, own int) {
+	d := topicConfig("min.insync.replicas")
+	switch v, source := s.topicValue(d, set); source {
+	case SourceTopic, SourceDynamicDefault:
+		return int(number(v)), 0
+	case SourceDynamicBroker, SourceServer:
+		return int(number(s.cluster[d.server])), int(number(v))
+	default:
+		return 0, 0
+	}
 }
 
 // codecName maps compression.type to the codec of batches built here.

@@ -44,11 +44,16 @@ type Options struct {
 	// ID names the partition, Self the broker.
 	ID   storage.ID
 	Self int32
-	// MinInSync is min.insync.replicas, 0 for the default: 2 of three replicas or
-	// more, else 1. An acks=all append needs so many in sync, and the high
-	// watermark as many or all replicas, if they are fewer. It may be more than
-	// what the controller goes by, never less.
+	// MinInSync is min.insync.replicas as the controller goes by it: that of the
+	// topic, else of all brokers, 0 for the default: 2 of three replicas or more,
+	// else 1. An acks=all append needs so many in sync, and the high watermark as
+	// many or all replicas, if they are fewer.
 	MinInSync int
+	// OwnMinInSync is what this broker is told in place of MinInSync, 0 for nothing.
+	// It asks for more, or for less where there are not as many replicas: never for
+	// less than the controller goes by, who takes those for eligible leaders that
+	// left when no more could be committed without them.
+	OwnMinInSync int
 	// Durable is fsync mode: what a replica acknowledges is on its disk.
 	Durable bool
 	// Lag is replica.lag.time.max.ms, 0 for 10 s: a replica that was not caught
@@ -226,14 +231,18 @@ func (r *Replica) HighWatermark() int64 { return r.hw }
 
 // minInSync is how many replicas must be in sync for an acks=all append.
 func (r *Replica) minInSync() int {
+	n, factor := r.o.MinInSync, r.part.Factor()
 	switch {
-	case r.o.MinInSync > 0:
-		return r.o.MinInSync
-	case r.part.Factor() >= 3:
-		return 2
+	case n > 0:
+	case factor >= 3:
+		n = 2
 	default:
-		return 1
+		n = 1
 	}
+	if own := r.o.OwnMinInSync; own > 0 {
+		return max(own, min(n, factor))
+	}
+	return n
 }
 
 // Advance says that the replica's own log has moved: records were appended or

@@ -3,6 +3,7 @@ package replication
 import (
 	"errors"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -188,4 +189,60 @@ func TestChecks(t *testing.T) {
 		t.Fatal(c, err)
 	}
 	want("a follower", append(all(0), r.Committed(3, 10)), ErrNotLeader, ErrNotLeader, ErrNotLeader, ErrNotLeader, ErrNotLeader)
+}
+
+// A broker that is told another min.insync.replicas than the rest may ask for more,
+// never for less than what the controller takes eligible leaders by, which is never
+// more than there are replicas.
+func TestMinInSync(t *testing.T) {
+	for _, c := range []struct{ replicas, adding, ruling, own, want int }{
+		{replicas: 1, want: 1},
+		{replicas: 2, want: 1},
+		{replicas: 3, want: 2},
+		{replicas: 3, adding: 2, want: 1},
+		{replicas: 3, ruling: 1, want: 1},
+		{replicas: 3, ruling: 3, want: 3},
+		{replicas: 1, ruling: 2, want: 2}, // refused, as in Kafka
+		{replicas: 1, own: 2, want: 2},
+		{replicas: 3, own: 1, want: 2},
+		{replicas: 3, own: 3, want: 3},
+		{replicas: 3, ruling: 3, own: 1, want: 3},
+		{replicas: 3, ruling: 1, own: 2, want: 2},
+		{replicas: 3, ruling: 5, own: 1, want: 3},
+		{replicas: 1, ruling: 2, own: 1, want: 1},
+		{replicas: 3, adding: 2, ruling: 2, own: 1, want: 1},
+	} {
+		r, _ := led(t, Options{MinInSync: c.ruling, OwnMinInSync: c.own}, 1)
+		p := r.Partition()
+		p.Replicas = []int32{1, 2, 3}[:c.replicas]
+		p.ISR, p.Adding, p.Epoch = p.Replicas[:1], p.Replicas[c.replicas-c.adding:], p.Epoch+1
+		if _, err := r.Decide(p, everyone{}, 0); err != nil {
+			t.Fatal(err)
+		}
+		if got := r.minInSync(); got != c.want {
+			t.Errorf("%+v: got %d", c, got)
+		}
+		// The controller goes by this, and has eligible leaders only below it.
+		if least := controllersMinimum(t, c.ruling, p.Factor()); r.minInSync() < least {
+			t.Errorf("%+v: got %d, the controller goes by %d", c, r.minInSync(), least)
+		}
+		if err := r.CheckAppend(true, 0); (err == nil) != (c.want <= 1) {
+			t.Errorf("%+v: an append to all with one in sync: %v", c, err)
+		}
+	}
+}
+
+// controllersMinimum is what the controller goes by, with a config of all brokers.
+func controllersMinimum(t *testing.T, ruling, replicas int) int {
+	t.Helper()
+	s := controller.NewState()
+	if ruling > 0 {
+		v := strconv.Itoa(ruling)
+		next, err := s.With([]controller.Record{&controller.FeatureLevel{Level: controller.Level}, &controller.BrokerConfigSet{Broker: controller.AllBrokers, Name: "min.insync.replicas", Value: &v}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s = next
+	}
+	return s.MinInSync(&controller.Topic{}, replicas)
 }
