@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io/fs"
 	"net/http"
+	"strings"
 	"syscall"
 
 	"leat/broker"
@@ -262,7 +263,17 @@ func (r *row) describe(err error) Error {
 		MaybeWritten: r.outcome == unclear,
 	}
 	if r.detail == show {
-		e.Detail = err.Error()
+		e.Detail = bounded(err.Error())
 	}
 	return e
+}
+
+// bounded keeps a name or value that a request has made long from coming back
+// whole.
+func bounded(detail string) string {
+	const most = 2 << 10
+	if len(detail) > most {
+		return strings.ToValidUTF8(detail[:most], "") + "…"
+	}
+	return detail
 }

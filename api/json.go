@@ -31,6 +31,9 @@ type jsonParser struct {
 	// one line of it, from base on.
 	body, doc []byte
 	base      int
+	// counted is up to where the line feeds of the body are counted, and feeds how
+	// many there are: places come in about the order of the body.
+	counted, feeds int
 
 	dec jsontext.Decoder
 	buf bytes.Buffer
@@ -77,7 +80,7 @@ var jsonParsers = sync.Pool{New: func() any {
 
 func takeParser(rs *Records, body []byte) *jsonParser {
 	p := jsonParsers.Get().(*jsonParser)
-	p.rs, p.body = rs, body
+	p.rs, p.body, p.counted, p.feeds = rs, body, 0, 0
 	return p
 }
 
@@ -314,15 +317,25 @@ func (p *jsonParser) here(detail string) *ItemError {
 // place is where the parser stands.
 func (p *jsonParser) place() *ItemError {
 	e := p.at(int(p.dec.InputOffset()))
-	e.Pointer = string(p.dec.StackPointer())
+	e.Pointer = clipPointer(p.dec.StackPointer())
 	return e
+}
+
+// clipPointer bounds a pointer, which has the names of members as the request has
+// them.
+func clipPointer(ptr jsontext.Pointer) string {
+	const most = 256
+	if len(ptr) > most {
+		return strings.ToValidUTF8(string(ptr[:most]), "") + "…"
+	}
+	return string(ptr)
 }
 
 // at is the place of a byte of the document.
 func (p *jsonParser) at(offset int) *ItemError {
 	pos := min(p.base+offset, len(p.body))
 	at := int64(pos)
-	e := &ItemError{Line: 1 + bytes.Count(p.body[:pos], []byte{'\n'}), Byte: &at}
+	e := &ItemError{Line: p.line(pos), Byte: &at}
 	if p.current >= 0 {
 		index := p.current
 		e.Index = &index
@@ -330,11 +343,23 @@ func (p *jsonParser) at(offset int) *ItemError {
 	return e
 }
 
+// line is the number of the line that a byte of the body stands in. A body may
+// have an error in each of its records, so it is not counted anew for each.
+func (p *jsonParser) line(pos int) int {
+	if pos >= p.counted {
+		p.feeds += bytes.Count(p.body[p.counted:pos], []byte{'\n'})
+	} else {
+		p.feeds -= bytes.Count(p.body[pos:p.counted], []byte{'\n'})
+	}
+	p.counted = pos
+	return 1 + p.feeds
+}
+
 // syntaxError puts what the decoder found into words of the door.
 func (p *jsonParser) syntaxError(err error) *ItemError {
-	offset, pointer, detail := int(p.dec.InputOffset()), string(p.dec.StackPointer()), err.Error()
+	offset, pointer, detail := int(p.dec.InputOffset()), clipPointer(p.dec.StackPointer()), err.Error()
 	if se, ok := errors.AsType[*jsontext.SyntacticError](err); ok {
-		offset, pointer, detail = int(se.ByteOffset), string(se.JSONPointer), se.Err.Error()
+		offset, pointer, detail = int(se.ByteOffset), clipPointer(se.JSONPointer), se.Err.Error()
 	}
 	if errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) {
 		detail = "the JSON text ended early"
@@ -342,7 +367,7 @@ func (p *jsonParser) syntaxError(err error) *ItemError {
 	e := p.at(offset)
 	e.Pointer = pointer
 	e.Code, e.status, e.title = codeMalformed, http.StatusBadRequest, titleMalformed
-	e.Detail = strings.TrimPrefix(detail, "jsontext: ")
+	e.Detail = bounded(strings.TrimPrefix(detail, "jsontext: "))
 	return e
 }
 
@@ -361,7 +386,7 @@ func ParseObject(body []byte, into any) error {
 	if se, ok := errors.AsType[*json.SemanticError](err); ok {
 		// Its text names Go types; the place says enough.
 		e := p.at(int(se.ByteOffset))
-		e.Pointer = string(se.JSONPointer)
+		e.Pointer = clipPointer(se.JSONPointer)
 		e.Code, e.status, e.title = codeMalformed, http.StatusBadRequest, titleMalformed
 		e.Detail = "wrong type or value out of range for " + strconv.Quote(e.Pointer)
 		if errors.Is(err, json.ErrUnknownName) {
