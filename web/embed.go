@@ -23,7 +23,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"time"
 )
 
 //go:generate go test -run ^TestDocs$ -update .
@@ -128,19 +127,50 @@ func (h handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusNotFound, "not_found", "Not found")
 		return
 	}
+	p.serve(w, r)
+}
+
+// serve answers with the page, all of it whatever Range asks for: http.ServeContent would refuse a bad one, or a condition
+// that does not hold, in plain text.
+func (p *page) serve(w http.ResponseWriter, r *http.Request) {
+	header := w.Header()
+	header.Set("Vary", "Accept-Encoding")
+	body, etag, zipped := p.body, p.etag, takesGzip(r.Header)
+	if zipped {
+		body, etag = p.zipped(), strings.TrimSuffix(p.etag, `"`)+`-gzip"`
+	}
+	if given := r.Header.Values("If-Match"); given != nil && !names(given, etag) {
+		refuse(w, http.StatusPreconditionFailed, "precondition_failed", "Precondition failed")
+		return
+	}
 	header.Set("Content-Security-Policy", policy)
 	header.Set("Referrer-Policy", "no-referrer")
 	header.Set("Cache-Control", "no-cache")
-	header.Set("Vary", "Accept-Encoding")
-	body, etag := p.body, p.etag
-	if takesGzip(r.Header) {
-		body, etag = p.zipped(), strings.TrimSuffix(p.etag, `"`)+`-gzip"`
+	header.Set("ETag", etag)
+	if given := r.Header.Values("If-None-Match"); names(given, etag) || names(given, "W/"+etag) {
+		w.WriteHeader(http.StatusNotModified)
+		return
+	}
+	if zipped {
 		header.Set("Content-Encoding", "gzip")
 	}
-	header.Set("ETag", etag)
 	header.Set("Content-Type", p.contentType)
-	header.Set("Content-Length", strconv.Itoa(len(body))) // ServeContent says none of a body with a coding
-	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(body))
+	header.Set("Content-Length", strconv.Itoa(len(body)))
+	w.WriteHeader(http.StatusOK)
+	if r.Method != http.MethodHead {
+		// A client that is gone is not our trouble.
+		_, _ = w.Write(body)
+	}
+}
+
+// names reports whether the values of a condition have a tag, or "*", which is any.
+func names(values []string, etag string) bool {
+	for tag := range strings.SplitSeq(strings.Join(values, ","), ",") {
+		if tag = strings.TrimSpace(tag); tag == etag || tag == "*" {
+			return true
+		}
+	}
+	return false
 }
 
 // problem leads to the words about a code.
@@ -177,6 +207,7 @@ func takesGzip(h http.Header) bool {
 func refuse(w http.ResponseWriter, status int, code, title string) {
 	header := w.Header()
 	header.Set("Content-Type", "application/problem+json")
+	header.Set("Cache-Control", "no-store")
 	w.WriteHeader(status)
 	// A client that is gone is not our trouble.
 	_ = json.NewEncoder(w).Encode(problem{

@@ -61,6 +61,49 @@ func TestHandler(t *testing.T) {
 	}
 }
 
+// TestConditions proves that conditions hold as for every resource, that one that fails is a problem document, and that a
+// range, good or bad, is passed over.
+func TestConditions(t *testing.T) {
+	plain := get(http.MethodGet, "/docs/", nil)
+	tag := plain.header.Get("ETag")
+	zipped := get(http.MethodGet, "/docs/", http.Header{"Accept-Encoding": {"gzip"}}).header.Get("ETag")
+	if zipped == tag {
+		t.Errorf("both forms have the tag %s", tag)
+	}
+	for _, c := range []struct {
+		name, value string
+		want        int
+	}{
+		{"If-None-Match", tag, 304},
+		{"If-None-Match", "W/" + tag, 304},
+		{"If-None-Match", `"a", ` + tag, 304},
+		{"If-None-Match", "*", 304},
+		{"If-None-Match", zipped, 200},
+		{"If-None-Match", "", 200},
+		{"If-Match", tag, 200},
+		{"If-Match", "*", 200},
+		{"If-Match", "W/" + tag, 412},
+		{"If-Match", `"a"`, 412},
+		{"If-Match", "", 412},
+		{"Range", "bytes=0-9", 200},
+		{"Range", "bytes=999999999-", 200},
+		{"Range", "bytes=9-0", 200},
+	} {
+		got := get(http.MethodGet, "/docs/", http.Header{c.name: {c.value}})
+		if got.status != c.want {
+			t.Errorf("%s: %s: %d, want %d", c.name, c.value, got.status, c.want)
+		}
+		switch {
+		case got.status == 200 && got.body != plain.body:
+			t.Errorf("%s: %s: %d bytes, want %d", c.name, c.value, len(got.body), len(plain.body))
+		case got.status == 304 && (got.body != "" || got.header.Get("ETag") != tag):
+			t.Errorf("%s: %s: %v", c.name, c.value, got.header)
+		case got.status == 412 && (got.header.Get("Content-Type") != "application/problem+json" || got.header.Get("ETag") != ""):
+			t.Errorf("%s: %s: %v", c.name, c.value, got.header)
+		}
+	}
+}
+
 // TestRefused proves that what is no page is a problem document, and never another file of the program.
 func TestRefused(t *testing.T) {
 	for _, c := range []struct {
