@@ -189,15 +189,15 @@ func (s *server) open(ctx context.Context) error {
 	s.kafkaDoor = kafka.New(kafka.Options{
 		Broker: s.broker, Logger: s.log, Registerer: metrics, MaxConnections: files / kafkaShare,
 	})
-	feed := api.NewFeed(api.FeedOptions{Registerer: metrics})
-	budget := api.NewBudgetOf(s.broker.InFlightLimits)
+	budget, answers := api.NewBudgetOf(s.broker.InFlightLimits), api.NewBudgetOf(s.broker.InFlightLimits)
+	feed := api.NewFeed(api.FeedOptions{Answers: answers, Registerer: metrics})
 	s.wsDoor = ws.New(ws.Options{
 		Broker: s.broker, Feed: feed, Logger: s.log, Registerer: metrics, AllowOrigins: s.config.AllowOrigin,
 		MaxConnections: sockets, MaxRequestBytes: s.config.MaxRequest, Budget: budget, Drain: drainTime,
 	})
 	s.restDoor = rest.New(rest.Options{
 		Broker: s.broker, Feed: feed, Logger: s.log, Registerer: metrics, MaxRequestBytes: s.config.MaxRequest,
-		MaxConnections: files / httpShare, Budget: budget, Answers: api.NewBudgetOf(s.broker.InFlightLimits), AllowOrigins: s.config.AllowOrigin, OpenAPI: openapi, Web: web.Handler(),
+		MaxConnections: files / httpShare, Budget: budget, Answers: answers, AllowOrigins: s.config.AllowOrigin, OpenAPI: openapi, Web: web.Handler(),
 		WebSocket: s.wsDoor, Ready: s.broker.Ready,
 	})
 	s.opsDoor = &http.Server{

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"sync"
@@ -85,6 +86,38 @@ func (b *Budget) Give(p auth.Principal, n int64) {
 	} else {
 		delete(b.by, p)
 	}
+}
+
+// ErrNoRoom is a reader of streams that finds the budget of answers used up: it is
+// to read on a little later.
+var ErrNoRoom = errors.New("the memory that is set aside for answers is in use")
+
+// NoRoomWait is how much later that is.
+const NoRoomWait = 200 * time.Millisecond
+
+// claim is what one piece of work counts for in a budget.
+type claim struct {
+	budget *Budget
+	who    auth.Principal
+	held   int64
+}
+
+// hold counts up to total bytes, or fails with ErrNoRoom.
+func (c *claim) hold(total int64) error {
+	more := total - c.held
+	if more <= 0 {
+		return nil
+	}
+	if err := c.budget.Grow(c.who, c.held, more); err != nil {
+		return fmt.Errorf("%w: %w", ErrNoRoom, err)
+	}
+	c.held += more
+	return nil
+}
+
+func (c *claim) release() {
+	c.budget.Give(c.who, c.held)
+	c.held = 0
 }
 
 // Used is how many bytes are taken.

@@ -36,6 +36,10 @@ type FeedOptions struct {
 	// time goes first. 0 means 8 MiB. Runs that are in use are not counted:
 	// each keeps about 128 KiB or one record at most.
 	MaxBytes int
+	// Answers is counted in for what batches are read into and expanded to while
+	// text is made of them; share it with the answers that are no streams. nil
+	// makes one of the usual size.
+	Answers *Budget
 	// Registerer gets the metrics; nil keeps them to the Feed.
 	Registerer prometheus.Registerer
 }
@@ -50,7 +54,8 @@ type FeedOptions struct {
 // until it has blockBytes, and never changes otherwise, so a run is a slice of
 // a block and outlives it.
 type Feed struct {
-	max int
+	max     int
+	answers *Budget
 	// slots bound the memory of making text, which many readers at many places
 	// would ask for at once; the others wait.
 	slots   chan struct{}
@@ -87,7 +92,10 @@ type strand struct {
 
 // NewFeed makes a Feed. It starts nothing; there is nothing to close.
 func NewFeed(o FeedOptions) *Feed {
-	f := &Feed{max: o.MaxBytes}
+	f := &Feed{max: o.MaxBytes, answers: o.Answers}
+	if f.answers == nil {
+		f.answers = NewBudget(0, 0)
+	}
 	if f.max <= 0 {
 		f.max = defaultFeedBytes
 	}
@@ -119,7 +127,7 @@ func (f *Feed) bytes() int {
 // lets none through; with Next equal to From there was nothing to read. With a
 // filter it waits for its turn among the filters, until ctx ends. The errors are
 // those of Tail.Read; for a batch that cannot be shown as records, of kind
-// broker.ErrCorruptRecord; broker.ErrFilterBudget; ctx's.
+// broker.ErrCorruptRecord; broker.ErrFilterBudget; ErrNoRoom; ctx's.
 func (f *Feed) Read(ctx context.Context, t *broker.Tail, i int, form Form, filter *broker.Filter, most Limits) (Run, error) {
 	at := t.Position(i)
 	key := strandKey{topic: t.ID(), partition: at.Partition, form: form, filter: filter}
@@ -209,8 +217,10 @@ func (f *Feed) make(ctx context.Context, t *broker.Tail, i int, s *strand, fligh
 	}
 	f.slots <- struct{}{}
 	defer func() { <-f.slots }()
+	room := claim{budget: f.answers, who: t.Principal()}
+	defer room.release()
 	var err error
-	blocks, err = encode(t, i, s.key.form, m, run, target)
+	blocks, err = encode(t, i, s.key.form, m, run, target, room.hold)
 	return err
 }
 

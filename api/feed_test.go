@@ -256,6 +256,46 @@ func TestFeedExpandsAhead(t *testing.T) {
 	}
 }
 
+// What is read and expanded for streams counts in the budget of answers: a batch
+// that has no room there is read once it has, and nothing stays reserved.
+func TestFeedNoRoom(t *testing.T) {
+	b := openBroker(t)
+	makeTopic(t, b, "t", 1, "compression.type", "zstd")
+	produce(t, b, "t", 0, "first")
+	values := make([]string, 10_000)
+	for i := range values {
+		values[i] = filled(150)
+	}
+	produce(t, b, "t", 0, values...)
+	answers := NewBudget(4<<20, 0)
+	feed := NewFeed(FeedOptions{Answers: answers})
+	tail := follow(t, b, "t", broker.TailStart{})
+	other := auth.Principal{Name: "other"}
+	if err := answers.Take(other, 4<<20); err != nil {
+		t.Fatal(err)
+	}
+	run, err := feed.Read(t.Context(), tail, 0, Form{}, nil, anyLimits)
+	if err != nil || run.Count() != 1 {
+		t.Fatalf("what is before the large batch: %d records, %v", run.Count(), err)
+	}
+	tail.Seek(0, run.Next)
+	for range 3 {
+		if run, err := feed.Read(t.Context(), tail, 0, Form{}, nil, anyLimits); !errors.Is(err, ErrNoRoom) || run.Next != 1 {
+			t.Fatalf("%+v, %v", run, err)
+		}
+		if used := answers.Used(); used != 4<<20 {
+			t.Fatalf("%d bytes are reserved", used)
+		}
+	}
+	answers.Give(other, 4<<20)
+	if run, err := feed.Read(t.Context(), tail, 0, Form{}, nil, anyLimits); err != nil || run.Count() == 0 {
+		t.Errorf("%d records, %v", run.Count(), err)
+	}
+	if answers.Used() != 0 {
+		t.Errorf("%d bytes stay reserved", answers.Used())
+	}
+}
+
 // Records that were deleted are not given out, although their text is still
 // there; the error says where the log begins.
 func TestFeedForgetsDeleted(t *testing.T) {

@@ -126,8 +126,9 @@ func (sc *scratch) large() bool { return cap(sc.text) > maxKeptScratchText }
 var scratches = sync.Pool{New: func() any { return new(scratch) }}
 
 // encode makes text from the position of partition i on, target bytes or a
-// record more. m, which has begun or is nil, leaves records out.
-func encode(t *broker.Tail, i int, form Form, m *broker.Matcher, run *Run, target int) ([]*block, error) {
+// record more. m, which has begun or is nil, leaves records out; hold is asked for
+// the memory, as Walk.Bound says.
+func encode(t *broker.Tail, i int, form Form, m *broker.Matcher, run *Run, target int, hold func(int64) error) ([]*block, error) {
 	stored := target
 	if m != nil {
 		stored = max(stored, aheadBytes)
@@ -139,6 +140,7 @@ func encode(t *broker.Tail, i int, form Form, m *broker.Matcher, run *Run, targe
 	defer res.Section.Release()
 	walk := NewWalk(res.Section, func(offset int64, err error) error { return t.NoteDamage(i, offset, err) })
 	defer walk.Release()
+	walk.Bound(hold)
 	sc := scratches.Get().(*scratch)
 	defer func() {
 		if !sc.large() {

@@ -25,6 +25,7 @@ type Tail struct {
 	waiter
 	broker *Broker
 	topic  *topic
+	who    auth.Principal
 	// meta is the topic as of the last time that partitions were added.
 	meta *controller.Topic
 	all  bool
@@ -59,7 +60,7 @@ func (b *Broker) Tail(p auth.Principal, ref TopicRef, starts []TailStart, all bo
 	if err != nil {
 		return nil, err
 	}
-	t := &Tail{broker: b, all: all}
+	t := &Tail{broker: b, all: all, who: p}
 	t.wake = wake
 	if t.topic = b.topic(meta.ID); t.topic == nil {
 		return nil, deleted(meta.Name)
@@ -124,6 +125,9 @@ func (t *Tail) queue(f *followed) {
 		t.ready.push(f.Index)
 	}
 }
+
+// Principal is who follows.
+func (t *Tail) Principal() auth.Principal { return t.who }
 
 // ID is the topic's.
 func (t *Tail) ID() TopicID { return t.topic.id }

@@ -312,6 +312,42 @@ func TestAnswerBudget(t *testing.T) {
 	}
 }
 
+// A stream for whose next batch there is no memory lags until there is: it is not
+// ended, shows that it lives, and misses nothing.
+func TestStreamNoRoom(t *testing.T) {
+	answers := api.NewBudget(16<<20, 0)
+	d := openDoor(t, func(s *setup) { s.Answers = answers })
+	atPace(d, func(p *pace) { p.position = 50 * time.Millisecond })
+	d.topic("t", 1, "compression.type", "zstd", "max.message.bytes", "10000000")
+	d.post(`[{"value":1}]`).want(t, 200, "")
+	d.do("POST", produceT, make([]byte, 6<<20), "Content-Type", mediaBytes).want(t, 200, "")
+	other := auth.Principal{Name: "other"}
+	if err := answers.Take(other, 16<<20); err != nil {
+		t.Fatal(err)
+	}
+	l := d.follow(streamT0+"?from=earliest&stream=true", mediaNDJSON)
+	l.control("position")
+	if s := l.item(); s.Offset != 0 || s.Control != "" {
+		t.Fatalf("%+v", s)
+	}
+	for range 3 { // of which each comes after a silence
+		l.control("position")
+	}
+	answers.Give(other, 16<<20)
+	for s := l.item(); ; s = l.item() {
+		if s.Control == "" {
+			if s.Offset != 1 {
+				t.Errorf("%+v", s)
+			}
+			break
+		}
+	}
+	l.close()
+	if used := answers.Used(); used != 0 {
+		t.Errorf("%d bytes still reserved", used)
+	}
+}
+
 // A take of leases and a look at one record are bound like a fetch. A lease that
 // there was no memory for does not count as delivered, so that nothing goes to
 // the dead letters because of other clients.

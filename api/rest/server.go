@@ -48,8 +48,8 @@ type Options struct {
 	// AllowOrigins lists the origins that browsers may call from; empty turns
 	// CORS off. See CheckOrigin for the form; others never match.
 	AllowOrigins []string
-	// Feed makes the text of streams; share one among the doors. nil makes one
-	// of the usual size.
+	// Feed makes the text of streams; share one among the doors, with the same
+	// Answers. nil makes one of the usual size.
 	Feed *api.Feed
 	// WebSocket serves /v1/ws; nil leaves it without a route. It may return
 	// before the connection that it hijacked is closed.
@@ -78,6 +78,9 @@ func (o *Options) setDefaults() {
 	}
 	if o.Answers == nil {
 		o.Answers = api.NewBudget(0, 0)
+	}
+	if o.Feed == nil {
+		o.Feed = api.NewFeed(api.FeedOptions{Answers: o.Answers, Registerer: o.Registerer})
 	}
 }
 

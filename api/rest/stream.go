@@ -239,10 +239,13 @@ func (st *stream) pump(ctx context.Context) string {
 		}
 		st.take()
 		run, err := st.s.feed.Read(ctx, st.tail, i, st.o.form, st.o.filter, api.Limits{Records: maxRunRecords, Bytes: maxRunBytes})
-		if err != nil && ctx.Err() != nil {
+		switch {
+		case err != nil && ctx.Err() != nil:
 			continue
-		}
-		if err != nil {
+		case errors.Is(err, api.ErrNoRoom):
+			st.lag(ctx)
+			continue
+		case err != nil:
 			if why := st.trouble(ctx, i, err); why != "" {
 				return why
 			}

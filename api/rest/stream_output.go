@@ -1,6 +1,7 @@
 package rest
 
 import (
+	"context"
 	"strconv"
 	"time"
 
@@ -91,6 +92,24 @@ func (st *stream) flush() {
 	if st.r.ProtoMajor > 1 {
 		// There a deadline ends the stream also while nothing is written.
 		st.w.relax()
+	}
+}
+
+// lag lets some time pass while others have the memory that the next records
+// need. What was read before them does not wait, and the stream shows that it
+// lives.
+func (st *stream) lag(ctx context.Context) {
+	if time.Since(st.last) >= st.silence {
+		st.frame.beat()
+	}
+	if st.flush(); st.err != nil {
+		return
+	}
+	timer := time.NewTimer(api.NoRoomWait)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
 	}
 }
 

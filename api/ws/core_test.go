@@ -122,6 +122,10 @@ func (cs *coreScript) run(t *testing.T, d *datadriven.TestData) string {
 	case "break":
 		cs.logs[0].err = fmt.Errorf("%w: t/0", broker.ErrDamaged)
 		cs.wake(0)
+	case "full":
+		cs.logs[0].err = fmt.Errorf("%w: others have it", api.ErrNoRoom)
+	case "room":
+		cs.logs[0].err = nil
 	case "delete":
 		for _, s := range cs.core.subs {
 			s.src.(*fakeSource).err = fmt.Errorf("%w: t was deleted", broker.ErrUnknownTopic)

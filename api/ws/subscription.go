@@ -145,6 +145,10 @@ func (s *subscription) turn(now int64, p *pace, f *frame) (outcome, text) {
 		r, err := s.src.Read(i, api.Limits{
 			Records: int(min(s.credit.records, maxFrameRecords)), Bytes: int(min(s.credit.bytes, int64(s.maxBytes))),
 		})
+		if errors.Is(err, api.ErrNoRoom) {
+			s.due = now + int64(api.NoRoomWait)
+			return nothing, text{}
+		}
 		if err != nil {
 			return s.failed(i, err)
 		}
