@@ -205,7 +205,7 @@ func (b *Broker) bound(ctx context.Context, limit time.Duration, why error) (con
 func (b *Broker) ensure(ctx context.Context, p auth.Principal, op auth.Operation, name string) (*controller.Topic, error) {
 	ref := TopicRef{Name: name}
 	t, err := b.resolve(p, op, ref)
-	if !errors.Is(err, ErrUnknownTopic) || b.configs().value("auto.create.topics.enable") != "true" {
+	if !errors.Is(err, ErrUnknownTopic) || !b.makesTopics() {
 		return t, err
 	}
 	res := b.CreateTopics(ctx, p, []TopicSpec{{Name: name, Partitions: -1, ReplicationFactor: -1}}, false)
@@ -215,3 +215,6 @@ func (b *Broker) ensure(ctx context.Context, p auth.Principal, op auth.Operation
 	}
 	return b.resolve(p, op, ref)
 }
+
+// makesTopics reports whether a produce makes a topic that is missing.
+func (b *Broker) makesTopics() bool { return b.configs().value("auto.create.topics.enable") == "true" }

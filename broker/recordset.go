@@ -32,6 +32,8 @@ type RecordSet struct {
 	placement []int32
 	// origin is whose records these are; nil is nobody's.
 	origin *origin
+	// trial says that records are checked and not kept.
+	trial bool
 }
 
 // building is a batch under way, or one that an earlier try has written.
@@ -83,6 +85,10 @@ func (b *Broker) NewRecordSet(ctx context.Context, p auth.Principal, topic strin
 	if err != nil {
 		return nil, err
 	}
+	return b.setFor(t), nil
+}
+
+func (b *Broker) setFor(t *controller.Topic) *RecordSet {
 	s := &RecordSet{
 		broker: b, topic: t, settings: b.configs().settings(t.Configs),
 		now: b.opts.Now().UnixMilli(), open: make([]int32, len(t.Partitions)), keyless: -1,
@@ -90,7 +96,7 @@ func (b *Broker) NewRecordSet(ctx context.Context, p auth.Principal, topic strin
 	for i := range s.open {
 		s.open[i] = -1
 	}
-	return s, nil
+	return s
 }
 
 // Add takes a record. partition -1 lets the set choose; ts is in ms, -1 for
@@ -116,6 +122,10 @@ func (s *RecordSet) Add(partition int32, ts int64, key, value []byte, headers []
 	size := record.RecordSize(maxCount, -1<<62, key, value, headers)
 	if size > s.limit()-record.HeaderSize {
 		return s.tooLarge(size)
+	}
+	if s.trial {
+		s.placement = append(s.placement, -1)
+		return nil
 	}
 	switch {
 	case partition >= 0:
@@ -210,7 +220,7 @@ var lineOverhead = record.RecordSize(maxCount, 0, nil, make([]byte, 1<<20), nil)
 // value; a last line without LF counts. The error is a *LineError; the set is
 // then good only for Close.
 func (s *RecordSet) AddLines(body []byte) error {
-	if s.origin != nil {
+	if s.origin != nil || s.trial {
 		return s.addEachLine(body)
 	}
 	if err := s.check(-1, -1, nil); err != nil {
@@ -260,6 +270,9 @@ func (s *RecordSet) Now() int64 {
 	}
 	return s.now
 }
+
+// Partitions is how many partitions the topic has.
+func (s *RecordSet) Partitions() int { return len(s.open) }
 
 // Len is the number of records taken.
 func (s *RecordSet) Len() int { return len(s.placement) }

@@ -444,6 +444,15 @@ func (b *Broker) Topic(_ context.Context, p auth.Principal, ref TopicRef) (Topic
 	return b.describe(t), nil
 }
 
+// PartitionCount is how many partitions a topic has.
+func (b *Broker) PartitionCount(p auth.Principal, name string) (int, error) {
+	t, err := b.resolve(p, auth.Describe, TopicRef{Name: name})
+	if err != nil {
+		return 0, err
+	}
+	return len(t.Partitions), nil
+}
+
 // EnsureTopic describes a topic, and makes it with the server's defaults if it
 // is missing and auto.create.topics.enable is true.
 func (b *Broker) EnsureTopic(ctx context.Context, p auth.Principal, name string) (Topic, error) {

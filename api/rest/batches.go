@@ -14,17 +14,19 @@ import (
 )
 
 // runBatches appends record batches as they are. Several are all checked
-// first, because each is appended by itself.
+// first, because each is appended by itself, as is one for a topic that it would
+// make.
 func (p *production) runBatches() error {
 	batches, err := splitBatches(p.text)
 	if err != nil {
 		return err
 	}
-	if err := p.checkTarget(); err != nil {
+	check := func(*api.Records) error { return p.checkBatches(batches) }
+	if err := p.checkTarget(check); err != nil {
 		return err
 	}
 	if len(batches) > 1 {
-		if err := p.checkBatches(batches); err != nil {
+		if err := check(nil); err != nil {
 			return err
 		}
 	}
@@ -96,9 +98,13 @@ func (p *production) checkBatches(batches []record.Batch) error {
 
 func (p *production) batchRules() (batchRules, error) {
 	var rules batchRules
-	entries, err := p.s.broker.TopicConfigs(p.r.Context(), principal(p.r), p.topic)
-	if errors.Is(err, broker.ErrUnknownTopic) {
-		return rules, nil // a topic that Produce will make, or refuse
+	ctx, who := p.r.Context(), principal(p.r)
+	entries, err := p.s.broker.TopicConfigs(ctx, who, p.topic)
+	if errors.Is(err, broker.ErrUnknownTopic) { // Produce will make it
+		made := p.s.broker.CreateTopics(ctx, who, []broker.TopicSpec{{Name: p.topic, Partitions: -1, ReplicationFactor: -1}}, true)[0]
+		if entries, err = made.Configs, made.Err; errors.Is(err, broker.ErrTopicExists) {
+			return rules, nil // since just now, and it looks at every batch itself
+		}
 	}
 	appendTime := false
 	for _, e := range entries {

@@ -152,7 +152,7 @@ func (s *Server) takeLeases(w *responseWriter, r *http.Request) error {
 func (s *Server) knownTopic(r *http.Request, name string) error {
 	err := broker.CheckTopicName(name)
 	if err == nil {
-		_, err = s.broker.Topic(r.Context(), principal(r), broker.TopicRef{Name: name})
+		_, err = s.broker.PartitionCount(principal(r), name)
 	}
 	if err != nil {
 		return api.ProblemOf(err).At(name, api.AnyPartition)

@@ -1,7 +1,6 @@
 package rest
 
 import (
-	"fmt"
 	"net/http"
 	"strconv"
 	"strings"
@@ -69,7 +68,7 @@ func (s *Server) getPartition(w *responseWriter, r *http.Request) error {
 	}
 	t, err := s.broker.Topic(r.Context(), principal(r), broker.TopicRef{Name: name})
 	if err == nil && int(index) >= len(t.Partitions) {
-		err = fmt.Errorf("%w: topic %q has no partition %d, it has %d", broker.ErrUnknownPartition, name, index, len(t.Partitions))
+		err = noPartition(name, index, len(t.Partitions))
 	}
 	if err != nil {
 		return api.ProblemOf(err).At(name, index)

@@ -209,7 +209,7 @@ func (p *production) run() error {
 	case p.lines && p.partition < 0 && p.key == nil && p.receipts != receiptsFull:
 		return p.runLines()
 	}
-	if err := p.checkTarget(); err != nil {
+	if err := p.checkTarget(p.parse); err != nil {
 		return err
 	}
 	set, err := p.newSet()
@@ -231,6 +231,9 @@ func (p *production) runLines() error {
 	if err != nil {
 		return err
 	}
+	if err := p.checkTarget(p.parse); err != nil {
+		return err
+	}
 	set, err := p.newSet()
 	if err != nil {
 		return err
@@ -249,19 +252,36 @@ func (p *production) runLines() error {
 }
 
 // checkTarget finds out whether the records have a place to go. For a topic
-// that does not exist yet the body is parsed for nothing, so that a bad one
-// does not make the topic.
-func (p *production) checkTarget() error {
-	t, err := p.s.broker.Topic(p.r.Context(), principal(p.r), broker.TopicRef{Name: p.topic})
+// that does not exist yet they are tried by parse first, so that a bad body does
+// not make the topic.
+func (p *production) checkTarget(parse func(*api.Records) error) error {
+	partitions, err := p.s.broker.PartitionCount(principal(p.r), p.topic)
 	switch {
 	case errors.Is(err, broker.ErrUnknownTopic):
-		return p.parse(&api.Records{Route: p.partition})
+		return p.try(parse)
 	case err != nil:
 		return err
-	case int(p.partition) >= len(t.Partitions):
-		return fmt.Errorf("%w: topic %q has no partition %d, it has %d", broker.ErrUnknownPartition, p.topic, p.partition, len(t.Partitions))
+	case int(p.partition) >= partitions:
+		return noPartition(p.topic, p.partition, partitions)
 	}
 	return nil
+}
+
+// try finds out what is wrong with records for a topic that is still to be made.
+func (p *production) try(parse func(*api.Records) error) error {
+	trial, err := p.s.broker.NewTrialSet(p.r.Context(), principal(p.r), p.topic)
+	if err != nil {
+		return err
+	}
+	defer trial.Close()
+	if n := trial.Partitions(); int(p.partition) >= n {
+		return noPartition(p.topic, p.partition, n)
+	}
+	return parse(&api.Records{Sink: trial, Route: p.partition, Now: trial.Now()})
+}
+
+func noPartition(topic string, partition int32, have int) error {
+	return fmt.Errorf("%w: topic %q has no partition %d, it has %d", broker.ErrUnknownPartition, topic, partition, have)
 }
 
 // append writes the records and answers.

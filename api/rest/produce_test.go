@@ -9,6 +9,7 @@ import (
 
 	"github.com/go-json-experiment/json"
 
+	"leat/api"
 	"leat/storage/record"
 )
 
@@ -163,6 +164,55 @@ func TestAutoCreate(t *testing.T) {
 	d.post(`[{"value":1}]`).want(t, 200, "")
 	d.do("POST", "/v1/topics/u/records?value=line", "a\n", "Content-Type", mediaNDJSON).want(t, 200, "")
 	d.do("POST", "/v1/topics/v/records", "a", "Content-Type", mediaBytes).want(t, 200, "")
+}
+
+// A request that is refused makes no topic, whatever is wrong with it: also what
+// only the topic's configs and partitions say.
+func TestNoTopicForBadRecords(t *testing.T) {
+	d := openDoor(t)
+	big := strings.Repeat("x", 1<<20)
+	broken := batch(t, "a")
+	broken[len(broken)-1]++
+	for _, tc := range []struct {
+		name, path, media, body string
+		status                  int
+		code                    string
+	}{
+		{"json", "records", mediaJSON, `[{"value":1},{"valu":1}]`, 400, "malformed_body"},
+		{"large", "records", mediaJSON, `[{"value":1},{"value_str":"` + big + `"}]`, 422, "record_too_large"},
+		{"partition", "records", mediaJSON, `[{"value":1,"partition":99}]`, 404, "unknown_partition"},
+		{"path", "partitions/99/records", mediaJSON, `[{"value":1}]`, 404, "unknown_partition"},
+		{"late", "records", mediaJSON, `[{"value":1,"timestamp":"2999-01-01T00:00:00Z"}]`, 422, "invalid_timestamp"},
+		{"bytes", "records", mediaBytes, big, 413, "record_too_large"},
+		{"event", "records", api.MediaEvent, `{"specversion":"1.0","id":"1","source":"/","type":"t","data":"` + big + `"}`, 413, "record_too_large"},
+		{"line", "records?value=line", mediaNDJSON, "a\n" + big + "\n", 422, "record_too_large"},
+		{"lines", "partitions/0/records?value=line", mediaNDJSON, "a\n" + big + "\n", 422, "record_too_large"},
+		{"batch", "partitions/0/records", mediaBatch, string(broken), 400, "corrupt_batch"},
+		{"batches", "partitions/99/records", mediaBatch, string(batch(t, "a")), 404, "unknown_partition"},
+	} {
+		topic := "/v1/topics/bad-" + tc.name
+		d.do("POST", topic+"/"+tc.path, tc.body, "Content-Type", tc.media).want(t, tc.status, tc.code)
+		d.do("GET", topic, nil).want(t, 404, "unknown_topic")
+	}
+	for name, first := range map[string]string{"syntax": "{\n", "large": `{"value_str":"` + big + `"}` + "\n", "blank": "\n\n"} {
+		topic := "/v1/topics/stream-" + name
+		a := d.raw(uploadOf("stream-"+name, first))
+		if name == "blank" {
+			a.want(t, 200, "").contains(t, `"count":0`)
+		} else if a.StatusCode < 400 {
+			t.Errorf("%s: %d %s", name, a.StatusCode, a.body)
+		}
+		d.do("GET", topic, nil).want(t, 404, "unknown_topic")
+	}
+	// What stands before the bad line of a stream is good.
+	d.raw(uploadOf("made", "{\"value\":1}\n{\n")).want(t, 200, "").contains(t, `"count":1`)
+	d.do("GET", "/v1/topics/made", nil).want(t, 200, "")
+}
+
+// uploadOf is a stream of lines, good or bad, as a client sends it.
+func uploadOf(topic, lines string) string {
+	return fmt.Sprintf("POST /v1/topics/%s/records?stream=true HTTP/1.1\r\nHost: x\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n%s",
+		topic, mediaNDJSON, len(lines), lines)
 }
 
 func batch(t testing.TB, values ...string) []byte {

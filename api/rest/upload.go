@@ -46,6 +46,8 @@ type upload struct {
 	whole  int // bytes of buf that are whole lines
 	at     api.Part
 	line   int64 // the longest that a line may be
+	// unmade says that the topic is still to be made, by the first record.
+	unmade bool
 
 	wire   uploadWire
 	chunks chan uploadRead
@@ -84,14 +86,14 @@ func (s *Server) upload(w *responseWriter, r *http.Request, o *produceOptions, t
 	r = r.WithContext(context.WithoutCancel(r.Context()))
 	ctx, done := s.waitContext(r.Context())
 	defer done()
-	t, err := s.broker.Topic(ctx, principal(r), broker.TopicRef{Name: topic})
+	partitions, err := s.broker.PartitionCount(principal(r), topic)
 	unknown := errors.Is(err, broker.ErrUnknownTopic)
 	switch {
 	case unknown: // the first part makes it, or tells
 	case err != nil:
 		return err
-	case int(partition) >= len(t.Partitions):
-		return fmt.Errorf("%w: topic %q has no partition %d, it has %d", broker.ErrUnknownPartition, topic, partition, len(t.Partitions))
+	case int(partition) >= partitions:
+		return noPartition(topic, partition, partitions)
 	}
 	if err := s.opts.Budget.Take(principal(r), 2*uploadChunk); err != nil {
 		return err
@@ -100,8 +102,9 @@ func (s *Server) upload(w *responseWriter, r *http.Request, o *produceOptions, t
 	if err := w.rc.EnableFullDuplex(); err != nil {
 		return err
 	}
+	w.unread = false
 	u := &upload{
-		production: &production{produceOptions: *o, s: s, w: w, r: r, topic: topic, partition: partition, media: mediaNDJSON}, coding: coding, line: s.opts.MaxRequestBytes,
+		production: &production{produceOptions: *o, s: s, w: w, r: r, topic: topic, partition: partition, media: mediaNDJSON}, coding: coding, line: s.opts.MaxRequestBytes, unmade: unknown,
 		buf:    body{budget: s.opts.Budget, who: principal(r)},
 		chunks: make(chan uploadRead), free: make(chan []byte, 2), queue: make(chan uploaded, uploadPending),
 	}

@@ -44,6 +44,13 @@ func (u *upload) append(n int) error {
 // parse appends the records of text up to the first that is bad. part is nil if
 // there is none.
 func (u *upload) parse(text []byte) (part *uploaded, err error) {
+	if u.unmade {
+		found, err := u.rehearse(text)
+		if err != nil || !found {
+			return nil, err
+		}
+		u.unmade = false
+	}
 	set, err := u.s.broker.NewRecordSet(u.r.Context(), principal(u.r), u.topic)
 	if err != nil {
 		return nil, err
@@ -64,6 +71,23 @@ func (u *upload) parse(text []byte) (part *uploaded, err error) {
 		part, err = u.send(set, rs)
 	}
 	return part, errors.Join(bad, err)
+}
+
+// rehearse reports whether there is a record in text to make the topic for, before
+// the first line that is bad. It fails if that comes first.
+func (u *upload) rehearse(text []byte) (found bool, err error) {
+	err = u.try(func(rs *api.Records) error {
+		rs.Key = u.key
+		if err := api.ParsePart(rs, text, u.lines); err != nil {
+			return err
+		}
+		if found = len(rs.Times) > 0; found || !rs.Bad() {
+			return nil
+		}
+		rs.Shift(u.at, text)
+		return rs.Finish()
+	})
+	return found, err
 }
 
 // addLines is the fast lane. A set that refused a line is good for nothing more,

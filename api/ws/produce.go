@@ -75,9 +75,9 @@ func (s *session) append(m *message, p *production) error {
 	if draining {
 		return broker.ErrShuttingDown
 	}
-	switch _, err := s.srv.broker.Topic(s.srv.ctx, s.principal, broker.TopicRef{Name: m.topic}); {
+	switch _, err := s.srv.broker.PartitionCount(s.principal, m.topic); {
 	case errors.Is(err, broker.ErrUnknownTopic):
-		if err := parse(&api.Records{Route: m.partition}, m.records); err != nil {
+		if err := s.try(m); err != nil {
 			return err
 		}
 	case err != nil:
@@ -113,6 +113,16 @@ func (s *session) append(m *message, p *production) error {
 	p.count = rs.Count
 	p.pending, err = set.Append(s.srv.ctx, p.acks)
 	return err
+}
+
+// try finds out what is wrong with records for a topic that is still to be made.
+func (s *session) try(m *message) error {
+	trial, err := s.srv.broker.NewTrialSet(s.srv.ctx, s.principal, m.topic)
+	if err != nil {
+		return err
+	}
+	defer trial.Close()
+	return parse(&api.Records{Sink: trial, Route: m.partition, Now: trial.Now()}, m.records)
 }
 
 func parse(rs *api.Records, records []byte) error {

@@ -63,6 +63,8 @@ func TestProduceBad(t *testing.T) {
 		{"t", `{'value':1},{'value_str':'` + strings.Repeat("x", 1<<20) + `'}`, "record_too_large", []int{1}},
 		{"compacted", `{'value':1}`, "invalid_record", []int{0}},
 		{"unborn", `7`, "malformed_body", []int{0}},
+		{"unborn", `{'value':1},{'value_str':'` + strings.Repeat("x", 1<<20) + `'}`, "record_too_large", []int{1}},
+		{"unborn", `{'value':1},{'partition':99,'value':1}`, "unknown_partition", []int{1}},
 	} {
 		c.send(`{'type':'produce','id':1,'topic':'%s','records':[%s]}`, tc.topic, tc.records)
 		p := c.problem(tc.code)
