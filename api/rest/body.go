@@ -76,6 +76,7 @@ func (s *Server) readBody(w *responseWriter, r *http.Request, limit int64) (*bod
 	if err != nil {
 		return nil, err
 	}
+	w.unread = false
 	b := &body{budget: s.opts.Budget, who: principal(r)}
 	wire := &wireReader{src: r.Body, limit: limit, w: w, chunked: len(r.TransferEncoding) > 0, span: s.pace.body}
 	defer func() { s.metrics.received.Add(float64(wire.n)) }()

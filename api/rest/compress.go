@@ -26,10 +26,11 @@ const (
 )
 
 // answerCoding is the content coding that the client likes best for an answer
-// (RFC 9110 section 12.5.3); of equals it is zstd. An answer that is told to have
+// (RFC 9110 section 12.5.3); of equals it is zstd. only says that the client takes
+// no answer as it is. An answer that is told to have
 // none of those that there are, not even identity, has that all the same, as
 // openapi.yaml says.
-func answerCoding(h http.Header) string {
+func answerCoding(h http.Header) (coding string, only bool) {
 	given := map[string]float64{}
 	for item := range strings.SplitSeq(strings.Join(h["Accept-Encoding"], ","), ",") {
 		name, weight, weighted := strings.Cut(item, ";")
@@ -55,7 +56,11 @@ func answerCoding(h http.Header) string {
 			best, most = coding, q
 		}
 	}
-	return best
+	q, named := given[codingIdentity]
+	if !named {
+		q, named = given["*"]
+	}
+	return best, named && q == 0 && best != codingIdentity
 }
 
 // qvalue reads a weight, "q=0.5"; what is none weighs nothing.
@@ -85,7 +90,18 @@ type compressor interface {
 type compression struct {
 	of     *encoders
 	coding string
-	who    auth.Principal
+	// floor is the size from which an answer is compressed.
+	floor int
+	who   auth.Principal
+}
+
+func (s *Server) compressionFor(r *http.Request) compression {
+	coding, only := answerCoding(r.Header)
+	c := compression{of: &s.answers, coding: coding, floor: compressFloor, who: principal(r)}
+	if only {
+		c.floor = 0
+	}
+	return c
 }
 
 // encoding is an answer that is being compressed.
@@ -145,7 +161,7 @@ func (w *responseWriter) mayCompress() bool {
 
 // compressWhole is a text as it is sent, with the header that says so.
 func (w *responseWriter) compressWhole(text []byte) []byte {
-	if !w.mayCompress() || len(text) < compressFloor {
+	if !w.mayCompress() || len(text) < w.compression.floor {
 		return text
 	}
 	var out bytes.Buffer
@@ -158,7 +174,7 @@ func (w *responseWriter) compressWhole(text []byte) []byte {
 	if err == nil {
 		err = e.Close()
 	}
-	if err != nil || out.Len() >= len(text) {
+	if err != nil || out.Len() >= len(text) && w.compression.floor > 0 {
 		return text
 	}
 	w.Header().Set("Content-Encoding", w.compression.coding)
@@ -168,7 +184,7 @@ func (w *responseWriter) compressWhole(text []byte) []byte {
 // compressChunks begins the body of an answer of which size bytes are there; nil
 // if it goes as it is.
 func (w *responseWriter) compressChunks(size int) *encoding {
-	if !w.mayCompress() || size < compressFloor {
+	if !w.mayCompress() || size < w.compression.floor {
 		return nil
 	}
 	e := w.compression.open(struct{ io.Writer }{w})

@@ -26,14 +26,21 @@ func TestAnswerCoding(t *testing.T) {
 		"gzip;q=NaN": codingIdentity, "gzip;q=2": codingIdentity, "gzip;q=-1": codingIdentity, "gzip;q=": codingIdentity, "gzip;x=1": codingIdentity,
 		",,;,gzip": codingGzip, "gzip;q=0, gzip": codingIdentity,
 	} {
-		if got := answerCoding(http.Header{"Accept-Encoding": {accept}}); got != want {
+		if got, _ := answerCoding(http.Header{"Accept-Encoding": {accept}}); got != want {
 			t.Errorf("%q: %s, want %s", accept, got, want)
 		}
 	}
-	if got := answerCoding(http.Header{"Accept-Encoding": {"br", "gzip"}}); got != codingGzip {
+	for accept, want := range map[string]bool{
+		"gzip": false, "gzip, identity;q=0": true, "gzip, *;q=0": true, "gzip, *;q=0, identity;q=0.1": false, "identity;q=0": false, "*;q=0": false, "gzip, *": false,
+	} {
+		if _, only := answerCoding(http.Header{"Accept-Encoding": {accept}}); only != want {
+			t.Errorf("%q refuses what is not coded: %t", accept, only)
+		}
+	}
+	if got, _ := answerCoding(http.Header{"Accept-Encoding": {"br", "gzip"}}); got != codingGzip {
 		t.Errorf("in two lines: %s", got)
 	}
-	if got := answerCoding(http.Header{}); got != codingIdentity {
+	if got, _ := answerCoding(http.Header{}); got != codingIdentity {
 		t.Errorf("without: %s", got)
 	}
 }
@@ -130,6 +137,15 @@ func TestCompressedAnswers(t *testing.T) {
 			if varies == tagged {
 				t.Errorf("%s by %s: Vary %q", c.path, coding, res.Header["Vary"])
 			}
+		}
+	}
+	// Whoever refuses what is not coded gets a short answer coded too, be it empty
+	// or a problem.
+	for _, path := range []string{one + "1", one + "1&filter=false", "/healthz", "/v1/topics/none"} {
+		plain := d.encoded(t, http.MethodGet, path, codingIdentity, "Accept", mediaNDJSON, "Request-Id", "same")
+		res := d.encoded(t, http.MethodGet, path, "gzip, identity;q=0", "Accept", mediaNDJSON, "Request-Id", "same")
+		if res.Header.Get("Content-Encoding") != codingGzip || !bytes.Equal(res.body, plain.body) {
+			t.Errorf("%s: Content-Encoding %q, %q, want %q", path, res.Header.Get("Content-Encoding"), res.body, plain.body)
 		}
 	}
 	if res := d.encoded(t, http.MethodGet, fetchAll, codingGzip, "Accept", mediaEvents, "Last-Event-ID", "x"); res.Header.Get("Content-Encoding") != "" {

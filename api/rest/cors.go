@@ -10,9 +10,11 @@ import (
 
 const (
 	corsMethods = "GET, HEAD, POST, PUT, PATCH, DELETE"
-	corsHeaders = "Authorization, Content-Type, Content-Encoding, Idempotency-Key, If-Match, If-None-Match, Last-Event-ID, Prefer, " +
-		"Producer-Id, Producer-Epoch, Producer-Seq, Record-Key, Record-Key-B64, Request-Id, Traceparent, Tracestate"
+	corsHeaders = "Authorization, Content-Type, Content-Encoding, Idempotency-Key, If-Match, If-None-Match, If-Range, Last-Event-ID, Prefer, " +
+		"Producer-Id, Producer-Epoch, Producer-Seq, Range, Record-Key, Record-Key-B64, Request-Id, Traceparent, Tracestate"
 	corsExpose = "ETag, Next-Offset, High-Watermark, Log-Start-Offset, Cursor, Gap, Applied-Max-Bytes, Applied-Wait, Filter-Scanned, Filter-Failed, " +
+		"Record-Partition, Record-Offset, Record-Timestamp, Record-Key, Record-Key-B64, Record-Value, Record-Headers-B64, Record-Omitted, " +
+		"Accept-Ranges, Content-Range, " +
 		"Location, Allow, Accept-Post, Accept-Patch, Request-Id, Retry-After, RateLimit, RateLimit-Policy, Idempotency-Replayed"
 	corsMaxAge = "7200"
 	// recordHeaderPrefix begins the request headers that become record headers,

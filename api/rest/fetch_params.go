@@ -250,7 +250,7 @@ func (o *readOptions) readSizes(r *http.Request, ps params) error {
 	if err != nil {
 		return err
 	}
-	most, err := ps.integer("max_bytes", 0, math.MaxInt32, defaultFetchSize)
+	most, err := ps.integer("max_bytes", 0, math.MaxInt64, defaultFetchSize)
 	if err != nil {
 		return err
 	}
@@ -258,14 +258,14 @@ func (o *readOptions) readSizes(r *http.Request, ps params) error {
 		most, o.clamped = maxFetchSize, true
 	}
 	o.minBytes, o.maxBytes = int(min(least, most)), int(most)
-	records, err := ps.integer("max_records", 1, math.MaxInt32, math.MaxInt32)
+	records, err := ps.integer("max_records", 1, math.MaxInt64, math.MaxInt64)
 	if err != nil {
 		return err
 	}
 	if _, given := ps.get("max_records"); given && o.media == mediaBatch {
 		return api.InvalidParameter("max_records", "does not apply to "+mediaBatch)
 	}
-	o.maxRecords = int(records)
+	o.maxRecords = int(min(records, math.MaxInt32))
 	wait, err := waitParam(r, ps)
 	o.wait, o.waitCut = min(wait, maxFetchWait), wait > maxFetchWait
 	return err

@@ -124,7 +124,7 @@ func TestFetchParameters(t *testing.T) {
 		"offset=0&wait=-1": "wait", "offset=0&wait=NaN": "wait", "offset=0&wait=Inf": "wait", "offset=0&wait=1e1": "wait", "offset=0&wait=3601": "wait",
 		"offset=0&wait=3601s": "wait", "offset=0&wait=61m": "wait", "offset=0&wait=9999999999999999999999": "wait", "offset=0&wait=": "wait", "offset=0&wait=5h": "wait",
 		"offset=0&min_bytes=-1": "min_bytes", "offset=0&min_bytes=x": "min_bytes", "offset=0&max_bytes=-1": "max_bytes", "offset=0&max_bytes=NaN": "max_bytes",
-		"offset=0&max_bytes=99999999999": "max_bytes", "offset=0&max_records=0": "max_records", "offset=0&max_records=-1": "max_records",
+		"offset=0&max_bytes=99999999999999999999": "max_bytes", "offset=0&max_records=0": "max_records", "offset=0&max_records=-1": "max_records",
 		"offset=0&as=xml": "as", "offset=0&as=": "as", "offset=0&timeout=100": "timeout", "offset=0&Wait=1": "Wait", "offset=0&%zz=1": "%zz", "offset=0&wait=%zz": "wait",
 	} {
 		if p := d.do("GET", recordsOfT0+query, nil).want(t, 400, "invalid_parameter").problem(t); p.Parameter != name {
@@ -145,6 +145,12 @@ func TestFetchParameters(t *testing.T) {
 	}
 	for _, wait := range []string{"0.05", ".05", "50ms", "0.05s", "0m"} {
 		d.do("GET", recordsOfT0+"from=latest&wait="+wait, nil).want(t, 200, "").contains(t, `{"records":[],"next_offset":10,`)
+	}
+	for _, most := range []string{"33554433", "2147483648", "9223372036854775807"} {
+		a := d.do("GET", "/v1/topics/t/partitions/0/records?offset=0&max_records=9223372036854775807&max_bytes="+most, nil).want(t, 200, "")
+		if got := a.Header.Get("Applied-Max-Bytes"); got != "33554432" {
+			t.Errorf("max_bytes=%s is cut to %q", most, got)
+		}
 	}
 }
 

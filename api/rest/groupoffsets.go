@@ -189,9 +189,9 @@ func (s *Server) putGroupOffsets(w *responseWriter, r *http.Request) error {
 // resolveSeek makes the offsets to set of places. owners has for each the item it
 // is of.
 func (s *Server) resolveSeek(r *http.Request, items []seekItem) (set []broker.CommitOffset, owners []int, err error) {
-	seen := map[string]bool{}
+	seen, topics := map[string]bool{}, map[string]broker.Topic{}
 	for i := range items {
-		offsets, err := s.resolveItem(r, &items[i])
+		offsets, err := s.resolveItem(r, &items[i], topics)
 		if err != nil {
 			at := api.AnyPartition
 			if items[i].Partition != nil {
@@ -230,8 +230,9 @@ func itemProblem(index int, member string, p *api.Problem) *api.Problem {
 	return p
 }
 
-// resolveItem finds the offsets that an item means.
-func (s *Server) resolveItem(r *http.Request, item *seekItem) ([]broker.CommitOffset, error) {
+// resolveItem finds the offsets that an item means. topics are those of the items
+// before, to which it adds its own: each is looked up once.
+func (s *Server) resolveItem(r *http.Request, item *seekItem, topics map[string]broker.Topic) ([]broker.CommitOffset, error) {
 	if err := broker.CheckTopicName(item.Topic); err != nil {
 		return nil, err
 	}
@@ -248,9 +249,12 @@ func (s *Server) resolveItem(r *http.Request, item *seekItem) ([]broker.CommitOf
 	if err != nil {
 		return nil, err
 	}
-	t, err := s.broker.Topic(r.Context(), principal(r), broker.TopicRef{Name: item.Topic})
-	if err != nil {
-		return nil, err
+	t, found := topics[item.Topic]
+	if !found {
+		if t, err = s.broker.Topic(r.Context(), principal(r), broker.TopicRef{Name: item.Topic}); err != nil {
+			return nil, err
+		}
+		topics[item.Topic] = t
 	}
 	if offset >= 0 {
 		return []broker.CommitOffset{{Topic: t.Name, Partition: *item.Partition, Offset: offset, LeaderEpoch: epoch, Metadata: item.Metadata}}, nil

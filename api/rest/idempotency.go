@@ -192,7 +192,7 @@ func (s *Server) createProducer(w *responseWriter, r *http.Request) error {
 	}
 	defer b.release()
 	if len(b.bytes) > 0 {
-		if _, err := requestMedia(w, r, "", mediaJSON); err != nil {
+		if _, err := requestMedia(w, r, "Accept-Post", mediaJSON); err != nil {
 			return err
 		}
 		if err := json.Unmarshal(b.bytes, &struct{}{}, json.RejectUnknownMembers(true)); err != nil {

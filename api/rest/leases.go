@@ -115,9 +115,6 @@ func (s *Server) takeLeases(w *responseWriter, r *http.Request) error {
 			return err
 		}
 	}
-	if _, err := negotiate(r, mediaJSON); err != nil {
-		return err
-	}
 	if _, err := requestMedia(w, r, "Accept-Post", mediaJSON); err != nil {
 		return err
 	}

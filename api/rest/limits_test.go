@@ -143,13 +143,22 @@ func TestZstdWindow(t *testing.T) {
 // raw sends the text of a request by a connection of its own.
 func (d *door) raw(text string) *answer {
 	d.t.Helper()
+	return d.sent(text, true)
+}
+
+// sent is raw; without whole, more of the request seems to come.
+func (d *door) sent(text string, whole bool) *answer {
+	d.t.Helper()
 	conn, err := new(net.Dialer).DialContext(d.t.Context(), "tcp", d.addr)
 	if err != nil {
 		d.t.Fatal(err)
 	}
 	defer func() { _ = conn.Close() }()
 	_, err = io.WriteString(conn, text)
-	if err = errors.Join(err, conn.(*net.TCPConn).CloseWrite()); err != nil {
+	if whole {
+		err = errors.Join(err, conn.(*net.TCPConn).CloseWrite())
+	}
+	if err = errors.Join(err, conn.SetReadDeadline(time.Now().Add(20*time.Second))); err != nil {
 		d.t.Fatal(err)
 	}
 	method, _, _ := strings.Cut(text, " ")
@@ -377,5 +386,28 @@ func TestAnswerBudgetElsewhere(t *testing.T) {
 	d.do("GET", record, nil).want(t, 200, "")
 	if answers.Used() != 0 || d.end("dead") != 0 {
 		t.Errorf("%d bytes still reserved, %d dead letters", answers.Used(), d.end("dead"))
+	}
+}
+
+// A body that nobody wants is not waited for: what is wrong with the rest of the
+// request is answered although it does not come.
+func TestBodyNotAwaited(t *testing.T) {
+	d := openDoor(t)
+	d.topic("t", 1)
+	for _, c := range []struct {
+		line, headers string
+		status        int
+		code          string
+	}{
+		{"POST /nothing", "Content-Length: 10", 404, "not_found"},
+		{"POST " + produceT, "Content-Length: 10\r\nContent-Type: text/csv", 415, "unsupported_media_type"},
+		{"POST " + produceT, "Content-Length: 10\r\nContent-Type: application/json\r\nContent-Encoding: br", 415, "unsupported_content_encoding"},
+		{"POST " + produceT + "?acks=7", "Transfer-Encoding: chunked\r\nContent-Type: application/json", 400, "invalid_parameter"},
+		{"POST /v1/topics/t/partitions/7/records?stream=true", "Transfer-Encoding: chunked\r\nContent-Type: application/x-ndjson", 404, "unknown_partition"},
+		{"POST " + produceT + "?stream=true", "Transfer-Encoding: chunked\r\nContent-Type: application/x-ndjson\r\nIdempotency-Key: abcdefgh", 400, "invalid_request"},
+		{"GET /healthz", "Content-Length: 10", 200, ""},
+		{"DELETE /v1/topics/t", "Content-Length: 10", 204, ""},
+	} {
+		d.sent(c.line+" HTTP/1.1\r\nHost: x\r\n"+c.headers+"\r\n\r\n", false).want(t, c.status, c.code)
 	}
 }

@@ -113,9 +113,7 @@ func quality(accept, media string) float64 {
 		}
 		specific, q = level, 1
 		if text, ok := args["q"]; ok {
-			if q, err = strconv.ParseFloat(text, 64); err != nil {
-				q = 0
-			}
+			q = qvalue("q=" + text)
 		}
 	}
 	return q

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"leat/api"
 )
 
 type metrics struct {
@@ -18,11 +20,13 @@ type metrics struct {
 	// recordsIn and recordsOut are the two directions of one counter.
 	recordsIn  prometheus.Counter
 	recordsOut prometheus.Counter
+	// recordsFailed is by the code of what was wrong.
+	recordsFailed *prometheus.CounterVec
 	// streams are by kind.
 	streams map[string]*streamMetrics
 }
 
-func newMetrics(reg prometheus.Registerer, o *Options, conns *atomic.Int64) *metrics {
+func newMetrics(reg prometheus.Registerer, o *Options, conns *atomic.Int64, under *oldest) *metrics {
 	records := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "leat_http_records_total", Help: "Records produced (in) and delivered (out) over HTTP; raw batches out are not counted.",
 	}, []string{"direction"})
@@ -48,10 +52,13 @@ func newMetrics(reg prometheus.Registerer, o *Options, conns *atomic.Int64) *met
 		}),
 		recordsIn:  records.WithLabelValues("in"),
 		recordsOut: records.WithLabelValues("out"),
-		streams:    newStreams(reg),
+		recordsFailed: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "leat_http_failed_records_total", Help: "Records produced over HTTP that were refused or could not be written, by the code of the problem; of a request that is refused for its records, the bad ones that its answer lists.",
+		}, []string{"code"}),
+		streams: newStreams(reg),
 	}
 	if reg != nil {
-		reg.MustRegister(m.requests, m.duration, m.received, m.sent, m.sendfile, m.refused, records,
+		reg.MustRegister(m.requests, m.duration, m.received, m.sent, m.sendfile, m.refused, records, m.recordsFailed,
 			prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 				Name: "leat_http_in_flight_bytes", Help: "Bytes reserved for request bodies and WebSocket messages being handled.",
 			}, func() float64 { return float64(o.Budget.Used()) }),
@@ -60,7 +67,10 @@ func newMetrics(reg prometheus.Registerer, o *Options, conns *atomic.Int64) *met
 			}, func() float64 { return float64(o.Answers.Used()) }),
 			prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 				Name: "leat_http_connections", Help: "Open HTTP connections.",
-			}, func() float64 { return float64(conns.Load()) }))
+			}, func() float64 { return float64(conns.Load()) }),
+			prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+				Name: "leat_http_oldest_request_seconds", Help: "For how long the oldest HTTP request is under way, waits included; streams are not in it.",
+			}, func() float64 { return under.age(time.Now()).Seconds() }))
 	}
 	return m
 }
@@ -104,6 +114,18 @@ func newStreams(reg prometheus.Registerer) map[string]*streamMetrics {
 		out[kind] = m
 	}
 	return out
+}
+
+// failed counts records that could not be written.
+func (m *metrics) failed(err error, records int) {
+	m.recordsFailed.WithLabelValues(api.ProblemOf(err).Code).Add(float64(records))
+}
+
+// refusedRecords counts the records that a problem names.
+func (m *metrics) refusedRecords(p *api.Problem) {
+	for i := range p.Errors {
+		m.recordsFailed.WithLabelValues(p.Errors[i].Code).Inc()
+	}
 }
 
 // request counts one answered request. Its labels are bounded: pattern is of

@@ -25,7 +25,10 @@ func (s *Server) observe(next http.Handler) http.Handler {
 		began := time.Now()
 		w := newResponseWriter(hw, requestID(r))
 		w.Header()["Request-Id"] = []string{w.id}
-		w.compression = compression{of: &s.answers, coding: answerCoding(r.Header), who: principal(r)}
+		w.unread = r.Body != nil && r.Body != http.NoBody
+		w.flight = s.under.enter(began)
+		defer s.under.leave(w.flight)
+		w.compression = s.compressionFor(r)
 		rctx := chi.RouteContext(r.Context())
 		rctx.RoutePath = r.URL.EscapedPath()
 		s.allowHead(rctx, r)

@@ -50,10 +50,15 @@ func (s *Server) getDocument(w *responseWriter, r *http.Request, form func() doc
 	if d.err != nil {
 		return d.err
 	}
+	none := c.noneMatch
+	c.noneMatch = nil
+	if err := c.check(d.tag, true); err != nil {
+		return err
+	}
 	h := w.Header()
 	h.Set("ETag", d.tag)
 	h.Set("Cache-Control", "no-cache")
-	if c.noneMatch != nil && c.noneMatch.has(d.tag) {
+	if none != nil && none.has(d.tag) {
 		w.WriteHeader(http.StatusNotModified)
 		return nil
 	}

@@ -41,6 +41,8 @@ func TestOpenAPIForms(t *testing.T) {
 			t.Errorf("%s again: %d, %v", path, again.StatusCode, again.Header)
 		}
 		d.do(http.MethodGet, path, nil, "If-None-Match", `"other"`).want(t, 200, "")
+		d.do(http.MethodGet, path, nil, "If-Match", tag).want(t, 200, "")
+		d.do(http.MethodGet, path, nil, "If-Match", `"other"`).want(t, 412, "precondition_failed")
 		d.do(http.MethodGet, path, nil, "If-None-Match", `no tag`).want(t, 400, "invalid_parameter")
 	}
 }

@@ -197,7 +197,9 @@ func (s *Server) produce(w *responseWriter, r *http.Request, partition int32) er
 	}
 	p := &production{produceOptions: opts, s: s, w: w, r: r, topic: topic, partition: partition, media: media, text: b.bytes, identity: who}
 	if err := p.run(); err != nil {
-		return p.repeatable(api.ProblemOf(err)).At(topic, partition)
+		problem := api.ProblemOf(err)
+		s.metrics.refusedRecords(problem)
+		return p.repeatable(problem).At(topic, partition)
 	}
 	return nil
 }

@@ -41,6 +41,7 @@ func (p *production) answer(o *outcome) error {
 		}
 		oneCause = oneCause && api.Describe(first).Code == api.Describe(res.Err).Code
 		failed += res.Count
+		p.s.metrics.failed(res.Err, res.Count)
 	}
 	p.s.metrics.recordsIn.Add(float64(total - failed))
 	if failed == total && oneCause {

@@ -266,6 +266,12 @@ func rangeNumber(text string) (n int64, ok bool) {
 	if text == "" {
 		return -1, true
 	}
+	if strings.Trim(text, "0123456789") != "" {
+		return 0, false
+	}
 	u, err := strconv.ParseUint(text, 10, 62)
-	return int64(u), err == nil
+	if err != nil {
+		u = 1 << 62 // more than any value has
+	}
+	return int64(u), true
 }

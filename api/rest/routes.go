@@ -75,9 +75,30 @@ func (s *Server) newRouter() *chi.Mux {
 	mux.NotFound(s.serve(s.notFound))
 	mux.MethodNotAllowed(s.serve(s.methodNotAllowed))
 	for _, rt := range s.routes() {
+		rt.handle = rt.acceptable()
 		mux.Method(rt.method, rt.pattern, s.serve(s.meter(rt)))
 	}
 	return mux
+}
+
+// acceptable stands around the handler of a route of the API whose answer has no
+// choice of types: what its client does not accept is refused before anything is
+// done. Receipts are lines where the body is a stream.
+func (rt *route) acceptable() handler {
+	do := rt.handle
+	offers := []string{mediaJSON}
+	switch records := strings.Contains(rt.pattern, "/records"); {
+	case !strings.HasPrefix(rt.pattern, "/v1/"), rt.pattern == "/v1/ws", rt.method == http.MethodDelete, records && rt.method != http.MethodPost:
+		return do
+	case records:
+		offers = append(offers, mediaNDJSON)
+	}
+	return func(w *responseWriter, r *http.Request) error {
+		if _, err := negotiate(r, offers...); err != nil {
+			return err
+		}
+		return do(w, r)
+	}
 }
 
 // serve makes a handler chi's.

@@ -243,6 +243,51 @@ func TestMethods(t *testing.T) {
 	}
 }
 
+// What the client does not accept is refused before anything is done, by every
+// route of the API; what it does accept, in whatever words, is not.
+func TestAcceptEverywhere(t *testing.T) {
+	d := openDoor(t)
+	d.topic("t", 1)
+	for _, c := range []struct{ method, path, media, body string }{
+		{"GET", "/v1/topics", "", ""},
+		{"POST", "/v1/topics", mediaJSON, `{"name":"new"}`},
+		{"GET", "/v1/topics/t", "", ""},
+		{"PATCH", "/v1/topics/t", mediaMerge, `{"partitions":2}`},
+		{"GET", "/v1/topics/t/partitions", "", ""},
+		{"GET", "/v1/topics/t/partitions/0", "", ""},
+		{"GET", "/v1/topics/t/partitions/0/offsets?from=latest", "", ""},
+		{"POST", "/v1/topics/t/records", mediaJSON, `[{"value":1}]`},
+		{"POST", "/v1/topics/t/partitions/0/records", mediaJSON, `[{"value":1}]`},
+		{"POST", "/v1/producers", "", ""},
+		{"GET", "/v1/groups", "", ""},
+		{"PUT", "/v1/groups/g/offsets", mediaJSON, `{"offsets":[{"topic":"t","from":"earliest"}]}`},
+		{"GET", "/v1/groups/g", "", ""},
+		{"GET", "/v1/groups/g/offsets", "", ""},
+		{"GET", "/v1/groups/g/lag", "", ""},
+		{"POST", "/v1/groups/h/leases", mediaJSON, `{"topics":["t"]}`},
+	} {
+		var body any
+		headers := []string{"Accept", "text/csv, application/json;q=0"}
+		if c.media != "" {
+			body, headers = c.body, append(headers, "Content-Type", c.media)
+		}
+		d.do(c.method, c.path, body, headers...).want(t, 406, "not_acceptable")
+		for _, accept := range []string{"application/json", "text/csv, application/*;q=0.1", "*/*"} {
+			if c.path == "/v1/topics" && c.method == "POST" && accept != "*/*" {
+				continue // it is made once
+			}
+			headers[1] = accept
+			if a := d.do(c.method, c.path, body, headers...); a.StatusCode/100 != 2 {
+				t.Errorf("%s %s as %s: %d %s", c.method, c.path, accept, a.StatusCode, a.body)
+			}
+		}
+	}
+	if n := d.end("t"); n != 6 {
+		t.Errorf("%d records, want 6", n)
+	}
+	d.do("DELETE", "/v1/topics/t", nil, "Accept", "text/csv").want(t, 204, "")
+}
+
 // A request id of visible ASCII is echoed; any other gives way to a new one.
 func TestRequestID(t *testing.T) {
 	d := openDoor(t)

@@ -67,9 +67,6 @@ func (o *Options) setDefaults() {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	if o.Feed == nil {
-		o.Feed = api.NewFeed(api.FeedOptions{Registerer: o.Registerer})
-	}
 	if o.MaxRequestBytes <= 0 {
 		o.MaxRequestBytes = defaultMaxRequestBytes
 	}
@@ -105,6 +102,7 @@ type Server struct {
 	pace  pace
 	pacer pacer
 	conns atomic.Int64 // open connections, without hijacked ones
+	under oldest
 
 	// drain ends the waits of long polls and the streams.
 	drain struct {
@@ -133,7 +131,7 @@ func New(opts Options) *Server {
 	s.answers.budget = opts.Budget
 	s.drain.waits = make(map[*wait]struct{})
 	s.asYAML, s.asJSON = documents(opts.OpenAPI)
-	s.metrics = newMetrics(opts.Registerer, &opts, &s.conns)
+	s.metrics = newMetrics(opts.Registerer, &opts, &s.conns, &s.under)
 	s.router = s.newRouter()
 	s.http = &http.Server{
 		Handler:           s.router,

@@ -119,6 +119,7 @@ func (s *Server) stream(ctx context.Context, w *responseWriter, r *http.Request,
 		return nil
 	}
 	w.stream, w.timeout = true, s.pace.write
+	s.under.leave(w.flight)
 	m := s.metrics.streams[st.kind]
 	m.open.Inc()
 	began := time.Now()

@@ -121,6 +121,7 @@ func (s *Server) upload(w *responseWriter, r *http.Request, o *produceOptions, t
 		h.Set("Connection", "close")
 	}
 	w.stream, w.timeout = true, s.pace.write
+	s.under.leave(w.flight)
 	// A client that waits for 100 Continue must get that first, and a topic that
 	// cannot be made is a problem.
 	u.out.begin(u, !unknown && r.Header.Get("Expect") == "")
@@ -302,6 +303,7 @@ func (u *upload) failed(err error) (why string, p *api.Problem) {
 	}
 	problem := *api.ProblemOf(err).At(u.topic, u.partition)
 	problem.Instance = u.w.id
+	u.s.metrics.refusedRecords(&problem)
 	return endError, &problem
 }
 

@@ -112,6 +112,7 @@ func (rw *receiptWriter) receipt(u *upload, part *uploaded) {
 	for i := range part.results {
 		if part.results[i].Err != nil {
 			failed += part.results[i].Count
+			u.s.metrics.failed(part.results[i].Err, part.results[i].Count)
 		}
 	}
 	rw.taken += part.count

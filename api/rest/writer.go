@@ -2,6 +2,7 @@ package rest
 
 import (
 	"bufio"
+	linked "container/list"
 	"io"
 	"net"
 	"net/http"
@@ -20,6 +21,8 @@ type responseWriter struct {
 	id string
 	// compression is what may be done with the answer's body.
 	compression compression
+	// unread says that nobody has taken the request's body on.
+	unread bool
 	// status is 0 until the header is written.
 	status int
 	sent   int64
@@ -30,6 +33,8 @@ type responseWriter struct {
 	deadline time.Time
 	// stream says that the answer goes on, so its time is of no request.
 	stream bool
+	// flight is the request's place among those under way.
+	flight *linked.Element
 	// beforeHeader, if there is one, adds to the header just before it goes out;
 	// only metered requests have it. spent is the part of sent that their quota
 	// has counted.
@@ -99,6 +104,11 @@ func (w *responseWriter) begin() {
 }
 
 func (w *responseWriter) complete() {
+	if w.unread {
+		// net/http reads some of it before the answer goes out, and would wait for
+		// what does not come.
+		_ = w.rc.SetReadDeadline(time.Now().Add(drainTimeout))
+	}
 	if w.beforeHeader != nil {
 		w.beforeHeader(w.Header())
 	}
