@@ -319,19 +319,6 @@ func TestInvariants(t *testing.T) {
 			s.crash(3, 2)
 			s.moved(1, staged)
 		}},
-		"I8 a member that lost what the leader still counts on": {"", func(s *stage) {
-			s.os = true
-			more := batchOf(4, 0, 5, 2)
-			s.write(2, b2)
-			s.write(3, b2)
-			for _, node := range s.nodes() {
-				s.write(node, more)
-			}
-			s.crash(3, 3)
-			s.write(3, b2)
-			s.raise(1, 4) // all that is committed, and less than node 3 had
-			s.raise(1, 6)
-		}},
 		"I8 a leader whose disk has less": {"I8", func(s *stage) {
 			s.logs[1].durable = 2
 			s.moved(1, staged)

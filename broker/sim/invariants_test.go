@@ -127,10 +127,9 @@ type replicaTrace struct {
 	hw                 int64
 	// compared is how far its log was found to be the committed one.
 	compared int64
-	// lossy is set while the log lacks what the node had acknowledged, all below
-	// had, in the life with that broker epoch.
+	// lossy is set while the log lacks what the node had acknowledged, in the life
+	// with that broker epoch.
 	lossy bool
-	had   int64
 	life  int64
 	end   int64 // of its log
 	// since is the leader epoch in which the node's last log went, for it was no
@@ -277,7 +276,7 @@ func (c *checker) forgive(p *partTrace, epoch int32, from int64, log *simLog) {
 		p.committed = p.committed[:len(p.committed)-1]
 	}
 	for _, r := range p.replicas {
-		r.compared, r.had = min(r.compared, from), min(r.had, from)
+		r.compared = min(r.compared, from)
 	}
 }
 
@@ -313,10 +312,9 @@ func (c *checker) appended(node int32, id partID, b *batch) {
 }
 
 // regained notes that a node has again what it had lost, on its disk if that is
-// what acknowledges. What is committed is not enough: a leader that has not heard
-// of the loss may commit more by what it was told before.
+// what acknowledges.
 func (c *checker) regained(node int32, p *partTrace, log *simLog) {
-	if r := p.replica(node); r.lossy && c.acknowledged(log) >= max(p.end(), r.had) {
+	if r := p.replica(node); r.lossy && c.acknowledged(log) >= p.end() {
 		r.lossy = false
 	}
 }
@@ -341,7 +339,7 @@ func (c *checker) recovered(node int32, id partID, endBefore int64, mayLose bool
 	log := c.v.log(node, id)
 	c.asBatches(node, id)
 	was := p.replica(node)
-	p.replicas[node] = &replicaTrace{leaderEpoch: -1, epoch: -1, end: log.end, lossy: was.lossy, had: was.had, life: was.life, since: was.since}
+	p.replicas[node] = &replicaTrace{leaderEpoch: -1, epoch: -1, end: log.end, lossy: was.lossy, life: was.life, since: was.since}
 	if mayLose && (log.end < endBefore || log.damaged) {
 		c.forget(node, p, log.end, endBefore)
 	}
@@ -351,10 +349,7 @@ func (c *checker) forget(node int32, p *partTrace, from, to int64) {
 	p.gone = append(p.gone, forgotten{node, from, to})
 	b, _ := c.newest.Broker(node)
 	r := p.replica(node)
-	if r.lossy {
-		to = max(to, r.had)
-	}
-	r.lossy, r.had, r.life = true, to, b.Epoch
+	r.lossy, r.life = true, b.Epoch
 }
 
 // wiped is called when a node no longer has a log: its assignment ended, or its

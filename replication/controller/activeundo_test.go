@@ -29,7 +29,7 @@ func serving(t *testing.T) *Active {
 func TestUndoKeepsBrokers(t *testing.T) {
 	again := register(2)
 	again.Incarnation = "another"
-	for name, ev := range map[string]Event{"unregister": &Unregister{ID: 2}, "register": again, "fence": &Fence{ID: 2, Epoch: 2}, "third": register(3)} {
+	for name, ev := range map[string]Event{"register": again, "fence": &Fence{ID: 2, Epoch: 2}, "third": register(3)} {
 		t.Run(name, func(t *testing.T) {
 			a := serving(t)
 			before := a.State().Hash()
@@ -53,6 +53,23 @@ func TestUndoKeepsBrokers(t *testing.T) {
 				t.Error("nobody misses a broker whose session is over")
 			}
 		})
+	}
+}
+
+// A broker that was to be unregistered, which the quorum does not take, comes back
+// into service as before.
+func TestUndoUnregister(t *testing.T) {
+	a := serving(t)
+	a.Step(&Fence{ID: 2, Epoch: 2}, 0)
+	a.Committed(a.State(), 100)
+	before := a.State().Hash()
+	if _, records := a.Step(&Unregister{ID: 2}, time.Second); len(records) == 0 {
+		t.Fatal("nothing was decided")
+	}
+	a.Undo()
+	_, events := a.Heartbeat(Heartbeat{ID: 2, Epoch: 2, Applied: 100}, time.Second)
+	if a.State().Hash() != before || len(events) != 1 || *events[0].(*Unfence) != (Unfence{ID: 2, Epoch: 2}) {
+		t.Errorf("decided: %v", events)
 	}
 }
 

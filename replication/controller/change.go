@@ -89,6 +89,9 @@ func (c *change) build() (next Partition, ok bool) {
 	c.finish()
 	c.elr(held)
 	n.Leader = c.elect()
+	if c.finish() { // the leader was the last that was missing, and is all that is left
+		n.ELR = nil
+	}
 	bump := n.Leader != c.old.Leader || c.restarted || slices.ContainsFunc(c.old.Replicas, func(r int32) bool { return !slices.Contains(n.Replicas, r) })
 	if bump {
 		n.LeaderEpoch = c.old.LeaderEpoch + 1
@@ -114,18 +117,20 @@ func (c *change) insync() []int32 {
 	return nil
 }
 
-// finish ends a reassignment whose targets are all in sync (KAFKA-15665).
-func (c *change) finish() {
+// finish ends a reassignment whose targets are all in sync (KAFKA-15665). It reports
+// whether there was one.
+func (c *change) finish() bool {
 	n := &c.next
 	if len(n.Adding) == 0 && len(n.Removing) == 0 {
-		return
+		return false
 	}
 	targets := without(n.Replicas, n.Removing)
 	if len(targets) == 0 || len(without(targets, n.ISR)) > 0 {
-		return
+		return false
 	}
 	n.Replicas, n.Adding, n.Removing = targets, nil, nil
 	n.ISR = pick(n.ISR, func(r int32) bool { return slices.Contains(targets, r) })
+	return true
 }
 
 // elr keeps as eligible leaders who leaves the ISR while it is too small for the

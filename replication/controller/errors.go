@@ -21,6 +21,8 @@ var (
 	ErrStaleBrokerEpoch = errors.New("stale broker epoch")
 	// ErrDuplicateBroker says that another process holds the broker's id.
 	ErrDuplicateBroker = errors.New("duplicate broker")
+	// ErrBrokerInService says that a broker must be fenced before it can go.
+	ErrBrokerInService = errors.New("broker is in service")
 	// ErrUnsupportedLevel says that a broker and the cluster's feature level do not
 	// go together.
 	ErrUnsupportedLevel = errors.New("unsupported feature level")

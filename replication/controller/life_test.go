@@ -65,6 +65,8 @@ func TestLifeEndsWithTheCommit(t *testing.T) {
 				}
 				return reply.Err
 			}
+			a.Step(&Fence{ID: 2, Epoch: 2}, 0)
+			a.Committed(a.State(), 99)
 			if _, records := a.Step(ev, 0); len(records) == 0 {
 				t.Fatal("nothing was decided")
 			}

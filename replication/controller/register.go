@@ -139,8 +139,9 @@ type ShutDown struct {
 	Epoch int64
 }
 
-// Unregister ends a broker. Where it is a replica it stays one, until its
-// partitions are reassigned.
+// Unregister ends a broker that is out of service: one that is in service may lead
+// until its lease ends, and so must be fenced first. Where it is a replica it stays
+// one, until its partitions are reassigned.
 type Unregister struct{ ID int32 }
 
 func (ev *Fence) step(s *State) (Reply, []Record) {
@@ -181,6 +182,8 @@ func (ev *Unregister) step(s *State) (Reply, []Record) {
 		err = fmt.Errorf("%w: %d", ErrUnknownBroker, ev.ID)
 	case s.level < clusterLevel:
 		err = fmt.Errorf("%w: %d, brokers come and go from %d on", ErrUnsupportedLevel, s.level, clusterLevel)
+	case !b.Fenced:
+		err = fmt.Errorf("%w: %d", ErrBrokerInService, ev.ID)
 	}
 	if err != nil {
 		return Reply{Errs: []error{err}}, nil
