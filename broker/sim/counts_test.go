@@ -34,6 +34,8 @@ type counts struct {
 	// Disks that were lost.
 	losses                                     [lossKinds]int
 	removed, newVoters, givenUp                int
+	unregistered, notUnregistered              int
+	evacuated, successors                      int
 	membersKilled, membersLeft, membersStopped int
 	groupAsked                                 [len(groupInvariants)]int
 	admin, adminDone                           [adminKinds]int
@@ -103,6 +105,10 @@ func (c *counts) all() []count {
 		{"members of the quorum removed", &c.removed},
 		{"nodes that vote again as another member", &c.newVoters},
 		{"partitions given up with a disk", &c.givenUp},
+		{"brokers unregistered that are gone", &c.unregistered},
+		{"brokers in service not unregistered", &c.notUnregistered},
+		{"reassignments from brokers that are gone", &c.evacuated},
+		{"machines in the place of one that is gone", &c.successors},
 	}
 	for k := range lossKinds {
 		out = append(out, count{k.String(), &c.losses[k]})

@@ -65,11 +65,7 @@ func (s *stage) replica(node int32, _ partID) replicaView {
 
 // decree applies a partition at all nodes.
 func (s *stage) decree(p controller.Partition) {
-	next, err := s.newest.With([]controller.Record{&controller.PartitionChanged{Topic: staged.Topic, Partition: p}})
-	if err != nil {
-		panic(err)
-	}
-	s.apply(next)
+	s.record(&controller.PartitionChanged{Topic: staged.Topic, Partition: p})
 }
 
 func (s *stage) apply(next *controller.State) {
@@ -83,7 +79,12 @@ func (s *stage) apply(next *controller.State) {
 func (s *stage) fence(node int32) {
 	b, _ := s.newest.Broker(node)
 	b.Fenced = true
-	next, err := s.newest.With([]controller.Record{&controller.BrokerRegistered{Broker: b}})
+	s.record(&controller.BrokerRegistered{Broker: b})
+}
+
+// record applies one record at all nodes.
+func (s *stage) record(r controller.Record) {
+	next, err := s.newest.With([]controller.Record{r})
 	if err != nil {
 		panic(err)
 	}
@@ -215,6 +216,10 @@ func TestInvariants(t *testing.T) {
 		"I2 broker epoch again": {"I2", func(s *stage) {
 			next, _ := s.newest.With([]controller.Record{&controller.BrokerRegistered{Broker: controller.Broker{ID: 3, Epoch: 3, Incarnation: "new"}}})
 			s.apply(next)
+		}},
+		"I2 broker epoch of one that was unregistered": {"I2", func(s *stage) {
+			s.record(&controller.BrokerUnregistered{ID: 3})
+			s.record(&controller.BrokerRegistered{Broker: controller.Broker{ID: 3, Epoch: 3}})
 		}},
 		"I2 index": {"I2", func(s *stage) { s.applied(1, 0, s.newest, s.newest) }},
 		"I2 index after a restart": {"", func(s *stage) {
@@ -532,9 +537,13 @@ func TestInvariants(t *testing.T) {
 		"I27 replaced by what is not there": {"I27", func(s *stage) {
 			s.promise(promise{term: 5, last: 34}, promise{term: 3, last: 36}, promise{term: 5, last: 35})
 		}},
-		"I28 acks=1":      {"I28", func(s *stage) { s.leases[1] = 0; s.acked(1, staged, &b2, 1) }},
-		"I28 a read":      {"I28", func(s *stage) { s.leases[1] = s.clock; s.served(1, staged, 0, 3) }},
-		"I28 fenced":      {"I28", func(s *stage) { s.fence(1); s.served(1, staged, 0, 3) }},
+		"I28 acks=1": {"I28", func(s *stage) { s.leases[1] = 0; s.acked(1, staged, &b2, 1) }},
+		"I28 a read": {"I28", func(s *stage) { s.leases[1] = s.clock; s.served(1, staged, 0, 3) }},
+		"I28 fenced": {"I28", func(s *stage) { s.fence(1); s.served(1, staged, 0, 3) }},
+		"I28 unregistered": {"I28", func(s *stage) {
+			s.record(&controller.BrokerUnregistered{ID: 1})
+			s.served(1, staged, 0, 3)
+		}},
 		"I28 another one": {"", func(s *stage) { s.fence(2); s.served(1, staged, 0, 3) }},
 		"I28 not for all": {"", func(s *stage) { s.leases[1] = 0; s.acked(1, staged, &b1, -1) }},
 	} {

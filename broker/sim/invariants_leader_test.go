@@ -194,9 +194,9 @@ func (c *checker) leased(node int32, what string) {
 		c.fail("node %d %s at %v, its lease ended at %v", node, what, c.v.now(), c.v.lease(node))
 	}
 	// Nobody may hold a lease whom the controller has taken for dead.
-	b, _ := c.newest.Broker(node)
-	if !c.ask(28, !b.Fenced) {
-		c.fail("node %d %s at %v by a lease to %v, it is fenced", node, what, c.v.now(), c.v.lease(node))
+	b, registered := c.newest.Broker(node)
+	if !c.ask(28, registered && !b.Fenced) {
+		c.fail("node %d %s at %v by a lease to %v, it is fenced or unregistered", node, what, c.v.now(), c.v.lease(node))
 	}
 }
 
@@ -224,6 +224,12 @@ func (c *checker) applied(node int32, index uint64, old, next *controller.State)
 		is, _ := next.Broker(id)
 		if !c.ask(2, !known || is.Epoch > was.Epoch || is.Epoch == was.Epoch && is.Incarnation == was.Incarnation) {
 			c.fail("broker %d went from epoch %d in life %s to %d in life %s", id, was.Epoch, was.Incarnation, is.Epoch, is.Incarnation)
+		}
+		_, known = c.newest.Broker(id) // one that comes back has an epoch that it never had
+		if n := c.node(id); !c.ask(2, is.Epoch > n.epoch || known && is.Epoch == n.epoch) {
+			c.fail("broker %d is at epoch %d, it was at %d", id, is.Epoch, n.epoch)
+		} else {
+			n.epoch = is.Epoch
 		}
 	}
 	for _, t := range next.Topics() {

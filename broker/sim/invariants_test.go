@@ -143,6 +143,7 @@ type nodeTrace struct {
 	term   uint64
 	vote   uint64
 	index  uint64
+	epoch  int64 // of the broker, 0 if it never had one
 	parked map[uint64]time.Duration
 }
 

@@ -15,12 +15,14 @@ import (
 type lossKind uint8
 
 const (
-	lossPlanned lossKind = iota // its member leaves the quorum first, then the disk is replaced
-	lossDisk                    // the disk is dead at once, another one takes its place
+	lossPlanned   lossKind = iota // its member leaves the quorum first, then the disk is replaced
+	lossDisk                      // the disk is dead at once, another one takes its place
+	lossMachine                   // the machine never comes back
+	lossSuccessor                 // as that, and another one takes its place when nothing is left of it
 	lossKinds
 )
 
-var lossNames = [lossKinds]string{"disks replaced", "disks lost"}
+var lossNames = [lossKinds]string{"disks replaced", "disks lost", "machines lost", "machines lost and replaced"}
 
 func (k lossKind) String() string { return lossNames[k] }
 
@@ -33,6 +35,8 @@ type mishap struct {
 	kind   lossKind
 	member uint64 // that never comes back
 	wiped  bool
+	// first: the broker is unregistered before its partitions have moved.
+	first bool
 }
 
 // lose has a node lose its disk now and then. The next one only does when nothing
@@ -46,7 +50,10 @@ func (w *world) lose() {
 	if slices.ContainsFunc(w.losses, func(l *mishap) bool { return l.left() != "" }) || !w.mayLose(n) {
 		return
 	}
-	l := &mishap{w: w, n: n, kind: lossKind(w.rng.IntN(int(lossKinds))), member: n.member()}
+	l := &mishap{w: w, n: n, kind: lossKind(w.rng.IntN(int(lossKinds))), member: n.member(), first: w.rng.IntN(2) == 0}
+	if left := w.here() - 1; l.kind >= lossMachine && left < max(2, w.cfg.minISR) {
+		l.kind = lossDisk // with fewer nobody could write until somebody lowers min.insync.replicas
+	}
 	w.losses = append(w.losses, l)
 	w.counts.losses[l.kind]++
 	if l.kind != lossPlanned {
@@ -87,7 +94,9 @@ func (l *mishap) wipe() {
 	l.wiped = true
 	l.n.crash(true, false)
 	l.n.newDisk()
-	l.w.startAfter(l.n, l.w.between(100*time.Millisecond, 4*time.Second))
+	if l.n.gone = l.kind >= lossMachine; !l.n.gone {
+		l.w.startAfter(l.n, l.w.between(100*time.Millisecond, 4*time.Second))
+	}
 }
 
 // newDisk replaces the disk of a node that is down by an empty one.
@@ -116,25 +125,33 @@ func (l *mishap) work() {
 	if st, known := w.members(); known {
 		switch {
 		case isMember(&st, l.member):
-			to := pick(w.rng, w.nodes...)
+			to := w.anyNode()
 			w.net.send(adminAt, to.addr(), func() { to.removeMember(l.member) }, nil)
 		case !l.wiped:
 			l.wipe()
 		}
 	}
-	w.describe(adminAt, l.relieve)
+	if l.kind == lossSuccessor && l.n.gone && l.left() == "" {
+		l.succeed()
+	}
+	w.describe(adminAt, func(s *controller.State) {
+		if s == nil {
+			return
+		}
+		l.relieve(s)
+		if l.n.gone {
+			l.retire(s)
+		}
+	})
 }
 
 // relieve gives up the records that were on the disk alone: who is there leads with
 // what it has.
 func (l *mishap) relieve(s *controller.State) {
-	if s == nil {
-		return
-	}
 	for _, t := range s.Topics() {
 		for i := range t.Partitions {
 			p, id := &t.Partitions[i], partID{Topic: t.ID, Partition: int32(i)}
-			if p.Leader < 0 && len(p.ISR)+len(p.ELR) == 0 {
+			if p.Leader < 0 && len(l.w.present(slices.Concat(p.ISR, p.ELR))) == 0 && len(l.w.present(p.Replicas)) > 0 {
 				l.w.giveUp(id)
 			}
 		}
@@ -158,6 +175,8 @@ func (l *mishap) left() string {
 		return fmt.Sprintf("member %x is to be removed", l.member)
 	case !l.wiped:
 		return "the disk is to be replaced"
+	case l.n.gone:
+		return l.named()
 	default:
 		return ""
 	}
@@ -176,7 +195,7 @@ func (w *world) unsettled() string {
 	if !known || st.Joint || slices.ContainsFunc(slices.Concat(st.Voters, st.Learners), stranger) {
 		return fmt.Sprintf("the members are not those that there are: voters %x, learners %x", st.Voters, st.Learners)
 	}
-	if len(w.nodes) >= 3 && len(st.Voters) != 3 {
+	if w.here() >= 3 && len(st.Voters) != 3 {
 		return fmt.Sprintf("there are %d voters", len(st.Voters))
 	}
 	return ""

@@ -403,7 +403,7 @@ func (m *metadata) join() {
 	if m.member() {
 		return
 	}
-	to := pick(w.rng, w.nodes...)
+	to := w.anyNode()
 	id := m.p.n.member()
 	w.net.send(m.p.n.addr(), to.addr(), func() { to.addMember(id) }, nil)
 	m.p.in(w.between(200*time.Millisecond, 400*time.Millisecond), m.join)
@@ -492,7 +492,7 @@ func (w *world) admin(at addr, ev controller.Event, done func(controller.Reply, 
 		reply controller.Reply
 		err   error
 	}
-	n := pick(w.rng, w.nodes...)
+	n := w.anyNode()
 	call(w.net, nil, at, n.addr(), w.cfg.session, func(give func(answer)) {
 		if n.p != nil {
 			n.p.ask(ev, func(r controller.Reply, err error) { give(answer{r, err}) })
@@ -507,7 +507,7 @@ func (w *world) admin(at addr, ev controller.Event, done func(controller.Reply, 
 
 // describe asks some node for its metadata; nil if it does not answer.
 func (w *world) describe(at addr, done func(*controller.State)) {
-	n := pick(w.rng, w.nodes...)
+	n := w.anyNode()
 	call(w.net, nil, at, n.addr(), w.cfg.timeout, func(give func(*controller.State)) {
 		if n.p != nil {
 			give(n.p.meta.shown)

@@ -31,6 +31,8 @@ type node struct {
 	starts int
 	cuts   int // power cuts
 	disks  int // that it has had before
+	// gone says that it does not start any more.
+	gone bool
 	// crashed says that the last process did not end by itself, powerless that what
 	// was not synced may be gone: the next start finds out.
 	crashed, powerless bool
@@ -116,7 +118,7 @@ func (p *process) in(d time.Duration, run func()) { p.w.at(d, p.life, run) }
 // start runs the process: logs are recovered, then it registers.
 func (n *node) start() {
 	w := n.w
-	if n.p != nil {
+	if n.p != nil || n.gone {
 		return
 	}
 	n.off = false

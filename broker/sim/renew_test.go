@@ -53,7 +53,7 @@ func (r *renewal) step() {
 func (r *renewal) create() {
 	w := r.w
 	w.admin(adminAt, &controller.CreateTopics{Topics: []controller.NewTopic{{
-		ID: w.newTopicID(), Name: renewedName, Partitions: 1, Replication: int16(w.cfg.rf),
+		ID: w.newTopicID(), Name: renewedName, Partitions: 1, Replication: int16(min(w.cfg.rf, w.here())),
 		Configs: map[string]string{"min.insync.replicas": strconv.Itoa(w.cfg.minISR), "unclean.leader.election.enable": strconv.FormatBool(w.cfg.unclean)},
 	}}}, func(reply controller.Reply, err error) {
 		if err == nil && errors.Join(reply.Errs...) == nil {

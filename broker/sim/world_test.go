@@ -293,19 +293,24 @@ func (w *world) well() bool {
 	if w.crew != nil && w.crew.behind() != "" {
 		return false
 	}
+	var m *metadata
 	for _, n := range w.nodes {
-		if n.p == nil || w.nodes[0].p == nil || n.p.meta.applied != w.nodes[0].p.meta.applied {
+		if n.gone {
+			continue
+		}
+		if n.p == nil || m != nil && n.p.meta.applied != m.applied {
 			return false
 		}
+		m = n.p.meta
 	}
 	if w.unsettled() != "" {
 		return false
 	}
-	s := w.nodes[0].p.meta.shown
+	s := m.shown
 	for _, t := range s.Topics() {
 		for i := range t.Partitions {
 			id, part := partID{Topic: t.ID, Partition: int32(i)}, &t.Partitions[i]
-			if part.Leader < 0 || len(part.ISR) < len(part.Replicas) || len(part.Adding) > 0 {
+			if part.Leader < 0 || len(part.ISR) < len(part.Replicas) || len(part.Adding) > 0 || w.gonePartly(part.Replicas) {
 				return false
 			}
 			leader := w.node(part.Leader).p.replicas[id]
