@@ -1,8 +1,10 @@
 package replication
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -16,7 +18,8 @@ var (
 	// the decision is committed: it may be in force now, later, or never.
 	ErrUnknownOutcome = errors.New("the outcome of the change of metadata is unknown")
 	// ErrTooManyProposals says that as much as may be is under way, or leadership
-	// being handed over: nothing was proposed.
+	// being handed over: nothing was proposed, or the first parts of a decision that
+	// may be committed in parts.
 	ErrTooManyProposals = errors.New("too many changes of metadata at a time")
 	// ErrChangeTooLarge says that a decision has too many bytes of records: nothing
 	// was proposed.
@@ -51,8 +54,13 @@ type DeskOptions struct {
 	// ErrTooManyProposals, and how many answers are kept for who asks again with the
 	// same id. Zero means 256.
 	Limit int
-	// NewID makes the ids of proposals that the controller makes by itself. They
-	// must never repeat in the cluster.
+	// PartBytes is at how many bytes a proposal ends and another begins, where a
+	// decision may be committed in parts; zero means 1 MiB. So what is decided about
+	// a broker needs no proposal that is too large, or holds up others for long,
+	// however many partitions it has.
+	PartBytes int
+	// NewID makes the ids of proposals that the controller makes by itself, and of
+	// the parts before the last. They must never repeat in the cluster.
 	NewID func() quorum.ProposalID
 	// Room says whether there is room on the disk for so many bytes; its error
 	// refuses the proposal. nil: there always is.
@@ -81,7 +89,8 @@ type Answer struct {
 // A decision is made at once, on the state that all decisions before it lead to,
 // and its records are proposed; the answer comes when they are committed and
 // saved here. A decision without records may rest on others that are still under
-// way, so its answer waits for theirs. When leadership is lost, what is under way
+// way, so its answer waits for theirs. A large one is proposed in parts, if it may
+// be, and answered with the last. When leadership is lost, what is under way
 // is of unknown outcome; whatever rested on it is forgotten, and the node decides
 // again only when the quorum says that everything of earlier terms is applied.
 type Desk struct {
@@ -117,9 +126,7 @@ type waiting struct {
 
 // NewDesk is the desk of a node that does not lead yet.
 func NewDesk(o DeskOptions, core Proposals, m *Machine) *Desk {
-	if o.Limit == 0 {
-		o.Limit = 256
-	}
+	o.Limit, o.PartBytes = cmp.Or(o.Limit, 256), cmp.Or(o.PartBytes, 1<<20)
 	return &Desk{o: o, core: core, machine: m, shown: m.State()}
 }
 
@@ -182,13 +189,41 @@ func (d *Desk) decide(w waiting, ev controller.Event, now time.Duration) (a Answ
 		d.line = append(d.line, w)
 		return Answer{}, true
 	}
-	w.proposed = true
-	if err := d.propose(w.id, records, asksRoom(ev)); err != nil {
-		d.active.Undo()
-		return Answer{ID: w.id, Err: err}, false
+	partBytes := math.MaxInt
+	if controller.Divisible(ev) {
+		partBytes = d.o.PartBytes
 	}
-	d.line = append(d.line, w)
+	parts := encodeParts(records, partBytes)
+	if asksRoom(ev) {
+		if err := d.room(parts, len(records)); err != nil {
+			d.active.Undo(nil)
+			return Answer{ID: w.id, Err: err}, false
+		}
+	}
+	for i, p := range parts {
+		next := waiting{id: w.id, reply: w.reply, own: w.own, proposed: true}
+		if i < len(parts)-1 {
+			next = waiting{id: d.o.NewID(), own: true, proposed: true}
+		}
+		if err := d.propose(next.id, p.data); err != nil {
+			d.active.Undo(records[:p.from])
+			return Answer{ID: w.id, Err: err}, false
+		}
+		d.line = append(d.line, next)
+	}
 	return Answer{}, true
+}
+
+// room asks for room for what is proposed: once in the log, once in the state.
+func (d *Desk) room(parts []part, records int) error {
+	if d.o.Room == nil {
+		return nil
+	}
+	n := commitOverhead * (records + 2*len(parts))
+	for _, p := range parts {
+		n += 2 * len(p.data)
+	}
+	return d.o.Room(int64(n))
 }
 
 // commitOverhead is what an entry of the store takes beside its bytes, roughly.
@@ -205,21 +240,14 @@ func asksRoom(ev controller.Event) bool {
 	}
 }
 
-func (d *Desk) propose(id quorum.ProposalID, records []controller.Record, room bool) error {
-	data := encodeRecords(records)
-	if room && d.o.Room != nil {
-		// Once in the log, once in the state.
-		if err := d.o.Room(int64(2*len(data) + commitOverhead*(len(records)+2))); err != nil {
-			return err
-		}
-	}
+func (d *Desk) propose(id quorum.ProposalID, data []byte) error {
 	switch err := d.core.Propose(id, data); {
 	case errors.Is(err, quorum.ErrNotLeader):
 		return d.notController()
 	case errors.Is(err, quorum.ErrDropped):
 		return fmt.Errorf("%w: %w", ErrTooManyProposals, err)
 	case errors.Is(err, quorum.ErrTooLarge):
-		return fmt.Errorf("%w: %d records, %d bytes", ErrChangeTooLarge, len(records), len(data))
+		return fmt.Errorf("%w: %d bytes", ErrChangeTooLarge, len(data))
 	default:
 		return err
 	}

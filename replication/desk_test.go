@@ -19,6 +19,7 @@ import (
 // is told to.
 type proposals struct {
 	refuse  error
+	room    int            // how many may be under way, 0 for any number
 	taken   []quorum.Entry // not committed
 	applied map[quorum.ProposalID]uint64
 	index   uint64
@@ -28,6 +29,9 @@ type proposals struct {
 func (p *proposals) Propose(id quorum.ProposalID, data []byte) error {
 	if p.refuse != nil {
 		return p.refuse
+	}
+	if p.room > 0 && len(p.taken) >= p.room {
+		return quorum.ErrDropped
 	}
 	p.taken = append(p.taken, quorum.Entry{ID: id, Data: data})
 	return nil

@@ -8,10 +8,12 @@
 // # Metadata
 //
 // A decision is made on the state that all decisions before it lead to, and is
-// one entry of the log: all its records are in force, or none. Where the quorum
-// has one member, its entry, the applied index and the records of the state are
-// saved in one batch with one sync; term, vote and the first entry of a term go
-// with the first decision's. The log keeps 1,024 entries.
+// one entry of the log: all its records are in force, or none. What is decided
+// about a broker with very many partitions is several, after each of which the
+// state is legal (controller.Divisible). Where the quorum has one member, an entry,
+// the applied index and the records of the state are saved in one batch with one
+// sync; term, vote and the first entry of a term go with the first decision's. The
+// log keeps 1,024 entries.
 //
 // The store has, beside the quorum's keys, a record for each entry of the state
 // under its key, and the hash of the state at the newest multiple of 1,000 of the

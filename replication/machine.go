@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"iter"
+	"math"
 
 	"leat/replication/controller"
 	"leat/replication/quorum"
@@ -171,11 +172,28 @@ const snapshotHeader = 1 + 8 + 8
 const chunkBytes = 256 << 10
 
 func encodeRecords(records []controller.Record) []byte {
-	p := []byte{listVersion}
-	for _, r := range records {
-		p = appendRecord(p, r)
+	return encodeParts(records, math.MaxInt)[0].data
+}
+
+// part is an entry with some of the records of a decision: those from one on.
+type part struct {
+	data []byte
+	from int
+}
+
+// encodeParts makes entries of records, each of which ends with the record that
+// brings it to so many bytes. There is one at least.
+func encodeParts(records []controller.Record, bytes int) []part {
+	parts := []part{{data: []byte{listVersion}}}
+	for i, r := range records {
+		last := &parts[len(parts)-1]
+		if len(last.data) >= bytes && i > last.from {
+			parts = append(parts, part{data: []byte{listVersion}, from: i})
+			last = &parts[len(parts)-1]
+		}
+		last.data = appendRecord(last.data, r)
 	}
-	return p
+	return parts
 }
 
 func appendRecord(p []byte, r controller.Record) []byte {

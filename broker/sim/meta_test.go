@@ -196,10 +196,19 @@ func openMetadata(p *process) (*metadata, error) {
 	m := &metadata{p: p, core: core, machine: traced, shown: machine.State(), asked: map[quorum.ProposalID]func(replication.Answer){}}
 	m.desk = replication.NewDesk(replication.DeskOptions{
 		Active: controller.ActiveOptions{Session: w.cfg.session, Rebalance: 2 * w.cfg.session, Stable: 3 * w.cfg.session},
-		NewID:  w.newProposalID,
+		NewID:  w.newProposalID, PartBytes: w.partBytes(),
 	}, &proposals{core, p}, machine)
 	m.applied = core.Status().Applied
 	return m, nil
+}
+
+// partBytes has each record of a decision about a broker be a proposal of its own
+// in a third of the seeds.
+func (w *world) partBytes() int {
+	if w.seed%3 == 0 {
+		return 1
+	}
+	return 0
 }
 
 // run begins the ticks.

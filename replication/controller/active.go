@@ -60,6 +60,9 @@ type Active struct {
 	// broker that is alone leads all that it can.
 	changed   map[storage.ID]Instant
 	rebalance Instant
+	// unled says that there may be partitions without a leader that a broker in
+	// service could lead: of a decision only the first parts may be committed.
+	unled bool
 }
 
 // Activate begins a term of office, with s committed as of index applied. Every
@@ -67,7 +70,7 @@ type Active struct {
 // (KAFKA-19130).
 func Activate(s *State, applied uint64, o ActiveOptions, now Instant) *Active {
 	o.setDefaults()
-	a := &Active{o: o, overlay: s, before: s, lives: map[int32]*life{}, changed: map[storage.ID]Instant{}, alone: len(s.brokers) == 1, rebalance: now + o.Stable}
+	a := &Active{o: o, overlay: s, before: s, lives: map[int32]*life{}, changed: map[storage.ID]Instant{}, alone: len(s.brokers) == 1, rebalance: now + o.Stable, unled: true}
 	a.meet(now)
 	a.Committed(s, applied)
 	return a
@@ -120,10 +123,18 @@ func (a *Active) keepLives() {
 	}
 }
 
-// Undo takes back what the last Step added to the overlay: it was not proposed.
-// Brokers are as they were before: one whose session is over is due again.
-func (a *Active) Undo() {
+// Undo takes back what the last Step added to the overlay but the first records,
+// which alone were proposed. A broker that they are not about is as it was before:
+// one whose session is over is due again.
+func (a *Active) Undo(proposed []Record) {
 	a.overlay = a.before
+	if len(proposed) > 0 {
+		next, err := a.before.With(proposed)
+		if err != nil {
+			panic(fmt.Sprintf("controller: a part of a decision cannot be: %v", err))
+		}
+		a.overlay, a.unled = next, true
+	}
 	if a.were != nil {
 		a.lives, a.alone, a.were = a.were, a.wereAlone, nil
 	}
@@ -143,12 +154,22 @@ func (a *Active) Committed(s *State, applied uint64) {
 }
 
 // Due is what has to be decided at now: the end of one broker whose session is
-// over, if there is one, and leaderships that go back to preferred replicas.
+// over, if there is one, elections that the controller before this one has left
+// undone, and leaderships that go back to preferred replicas.
 func (a *Active) Due(now Instant) []Event {
+	if a.alone {
+		return nil
+	}
 	if ev := a.expired(now); ev != nil {
 		return []Event{ev}
 	}
-	if a.alone || now < a.rebalance {
+	if a.unled {
+		if ev := a.stranded(); ev != nil {
+			return []Event{ev}
+		}
+		a.unled = false
+	}
+	if now < a.rebalance {
 		return nil
 	}
 	a.rebalance = now + a.o.Rebalance
@@ -161,8 +182,11 @@ func (a *Active) Due(now Instant) []Event {
 
 // Next is when Due has something to say at the earliest.
 func (a *Active) Next() Instant {
-	if a.alone {
+	switch {
+	case a.alone:
 		return Never
+	case a.unled:
+		return a.stepped
 	}
 	next := a.rebalance
 	for id, l := range a.lives {
@@ -176,9 +200,6 @@ func (a *Active) Next() Instant {
 // expired ends the session that is over for longest. One at a time: heartbeats
 // that waited meanwhile are heard before the next.
 func (a *Active) expired(now Instant) Event {
-	if a.alone {
-		return nil
-	}
 	var out *Fence
 	for _, id := range slices.Sorted(maps.Keys(a.lives)) {
 		l, b := a.lives[id], a.overlay.brokers[id]
@@ -193,6 +214,22 @@ func (a *Active) expired(now Instant) Event {
 		return nil
 	}
 	return out
+}
+
+// stranded has a broker in service elected where it may lead and nobody does.
+func (a *Active) stranded() Event {
+	if a.overlay.level < clusterLevel {
+		return nil
+	}
+	v := viewOf(a.overlay)
+	for t, i := range a.overlay.partitions() {
+		if p := &t.Partitions[i]; p.Leader < 0 {
+			if next, _ := v.begin(t, *p).build(); next.Leader >= 0 {
+				return &Unfence{ID: next.Leader, Epoch: a.overlay.brokers[next.Leader].Epoch}
+			}
+		}
+	}
+	return nil
 }
 
 // astray lists partitions that their preferred replica could lead and does not,

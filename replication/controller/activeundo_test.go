@@ -36,7 +36,7 @@ func TestUndoKeepsBrokers(t *testing.T) {
 			if _, records := a.Step(ev, time.Second); len(records) == 0 {
 				t.Fatal("nothing was decided")
 			}
-			a.Undo()
+			a.Undo(nil)
 			if a.State().Hash() != before {
 				t.Fatal("the overlay is another state")
 			}
@@ -66,7 +66,7 @@ func TestUndoUnregister(t *testing.T) {
 	if _, records := a.Step(&Unregister{ID: 2}, time.Second); len(records) == 0 {
 		t.Fatal("nothing was decided")
 	}
-	a.Undo()
+	a.Undo(nil)
 	_, events := a.Heartbeat(Heartbeat{ID: 2, Epoch: 2, Applied: 100}, time.Second)
 	if a.State().Hash() != before || len(events) != 1 || *events[0].(*Unfence) != (Unfence{ID: 2, Epoch: 2}) {
 		t.Errorf("decided: %v", events)

@@ -21,9 +21,29 @@ func checkStep(t *testing.T, before *State, ev Event, records []Record, after *S
 	for _, broken := range broken(before, after) {
 		t.Errorf("%T%+v: %s", ev, ev, broken)
 	}
+	checkParts(t, before, ev, records)
 	again, err := NewState().With(slices.Collect(after.Records()))
 	if err != nil || again.Hash() != after.Hash() || again.nextEpoch != after.nextEpoch {
 		t.Errorf("%T: the state read back is another: %v", ev, err)
+	}
+}
+
+// checkParts fails the test if a part of the records of an event, committed without
+// the rest, breaks an invariant.
+func checkParts(t *testing.T, before *State, ev Event, records []Record) {
+	t.Helper()
+	if !Divisible(ev) {
+		return
+	}
+	for n := 1; n < len(records); n++ {
+		part, err := before.With(records[:n])
+		if err != nil {
+			t.Errorf("%T%+v: the first %d of %d records: %v", ev, ev, n, len(records), err)
+			continue
+		}
+		for _, broken := range broken(before, part) {
+			t.Errorf("%T%+v: the first %d of %d records: %s", ev, ev, n, len(records), broken)
+		}
 	}
 }
 

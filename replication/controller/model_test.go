@@ -80,8 +80,16 @@ func (m *model) commit(ev Event) {
 	}
 	checkStep(m.T, m.state, ev, records, next)
 	if m.rng.IntN(4) == 0 {
-		m.active.Step(ev, m.now)
-		m.active.Undo()
+		_, records := m.active.Step(ev, m.now)
+		part := 0
+		if Divisible(ev) && len(records) > 0 && m.rng.IntN(2) == 0 {
+			part = m.rng.IntN(len(records))
+		}
+		m.active.Undo(records[:part])
+		if after, err := m.state.With(records[:part]); err != nil || after.Hash() != m.active.State().Hash() {
+			m.Errorf("%T%+v: after %d of %d records the overlay is another state: %v", ev, ev, part, len(records), err)
+		}
+		m.active.Undo(nil)
 	}
 	if got, rs := m.active.Step(ev, m.now); !reflect.DeepEqual(rs, records) || len(got.Errs) != len(reply.Errs) {
 		m.Errorf("%T%+v: the active controller decides %v, want %v", ev, ev, rs, records)

@@ -53,16 +53,18 @@ func (ev *Register) step(s *State) (Reply, []Record) {
 	if level > s.level {
 		out = append(out, &FeatureLevel{Level: level})
 	}
-	if old == nil || !old.equal(&b) {
-		out = append(out, &BrokerRegistered{Broker: b})
-	}
 	after := *s
 	after.level = level
 	v := view{State: &after, broker: &b, gone: -1}
+	// See Divisible for the order.
+	if !again {
+		out = append(out, ev.restart(&v, old)...)
+	}
+	if old == nil || !old.equal(&b) {
+		out = append(out, &BrokerRegistered{Broker: b})
+	}
 	if again {
 		out = append(out, v.lead(ev.ID)...)
-	} else {
-		out = append(out, ev.restart(&v, old)...)
 	}
 	return Reply{Errs: []error{nil}, Epoch: b.Epoch}, out
 }
@@ -126,7 +128,8 @@ type Fence struct {
 	Epoch int64
 }
 
-// Unfence puts a registered broker into service.
+// Unfence puts a registered broker into service. One that is has leaders elected
+// where there is none and it may be one.
 type Unfence struct {
 	ID    int32
 	Epoch int64
@@ -145,33 +148,49 @@ type ShutDown struct {
 type Unregister struct{ ID int32 }
 
 func (ev *Fence) step(s *State) (Reply, []Record) {
-	return s.recondition(ev.ID, ev.Epoch, func(b *Broker) { b.Fenced, b.ShuttingDown = true, false }, (*view).leave)
+	reply, v, record := s.recondition(ev.ID, ev.Epoch, func(b *Broker) { b.Fenced, b.ShuttingDown = true, false })
+	if record == nil {
+		return reply, nil
+	}
+	return reply, append(v.leave(ev.ID), record)
 }
 
 func (ev *Unfence) step(s *State) (Reply, []Record) {
-	return s.recondition(ev.ID, ev.Epoch, func(b *Broker) { b.Fenced = false }, (*view).lead)
+	reply, v, record := s.recondition(ev.ID, ev.Epoch, func(b *Broker) { b.Fenced = false })
+	if reply.Errs[0] != nil {
+		return reply, nil
+	}
+	var out []Record
+	if record != nil {
+		out = append(out, record)
+	}
+	return reply, append(out, v.lead(ev.ID)...)
 }
 
 func (ev *ShutDown) step(s *State) (Reply, []Record) {
-	return s.recondition(ev.ID, ev.Epoch, func(b *Broker) { b.ShuttingDown = !b.Fenced }, (*view).leave)
+	reply, v, record := s.recondition(ev.ID, ev.Epoch, func(b *Broker) { b.ShuttingDown = !b.Fenced })
+	if record == nil {
+		return reply, nil
+	}
+	return reply, append(v.leave(ev.ID), record)
 }
 
-// recondition changes the condition of a broker, and its partitions with it.
-func (s *State) recondition(id int32, epoch int64, change func(*Broker), then func(*view, int32) []Record) (Reply, []Record) {
+// recondition changes the condition of a broker: v has it in its new one, and there
+// is no record if that is its old one or the reply refuses it.
+func (s *State) recondition(id int32, epoch int64, change func(*Broker)) (reply Reply, v view, record Record) {
 	err := s.checkEpoch(id, epoch)
 	if err == nil && s.level < clusterLevel {
 		err = fmt.Errorf("%w: %d, brokers come and go from %d on", ErrUnsupportedLevel, s.level, clusterLevel)
 	}
 	if err != nil {
-		return Reply{Errs: []error{err}}, nil
+		return Reply{Errs: []error{err}}, view{}, nil
 	}
 	b := *s.brokers[id]
 	change(&b)
-	if b.equal(s.brokers[id]) {
-		return Reply{Errs: []error{nil}, Epoch: epoch}, nil
+	if !b.equal(s.brokers[id]) {
+		record = &BrokerRegistered{Broker: b}
 	}
-	v := view{State: s, broker: &b, gone: -1}
-	return Reply{Errs: []error{nil}, Epoch: epoch}, append(then(&v, id), &BrokerRegistered{Broker: b})
+	return Reply{Errs: []error{nil}, Epoch: epoch}, view{State: s, broker: &b, gone: -1}, record
 }
 
 func (ev *Unregister) step(s *State) (Reply, []Record) {

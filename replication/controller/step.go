@@ -44,6 +44,26 @@ type Proposer interface {
 // must be committed, then given to With.
 func Step(s *State, ev Event) (Reply, []Record) { return ev.step(s) }
 
+// Divisible reports whether the records of an event may be committed in several
+// parts, in their order. After each part the state is one that other events could
+// have led to, so that nothing is wrong if the next one never is committed, and the
+// same event, or what Active has due, decides about the rest:
+//
+//   - Fence, ShutDown: the broker has left some partitions, and is in service until
+//     the last record says that it is not;
+//   - Unfence: the broker is in service, and not elected yet everywhere;
+//   - Register: the broker has left partitions or got new leader epochs, and the life
+//     is not registered before its last record: it asks again;
+//   - Elect, AlterPartitions: each partition is for itself.
+func Divisible(ev Event) bool {
+	switch ev.(type) {
+	case *Fence, *ShutDown, *Unfence, *Register, *Elect, *AlterPartitions:
+		return true
+	default:
+		return false
+	}
+}
+
 // NewTopic is one topic of a CreateTopics.
 type NewTopic struct {
 	ID   storage.TopicID
