@@ -77,7 +77,7 @@ func (b *Broker) commit(ctx context.Context, ev controller.Event) error {
 // configure puts the configs of a topic into force.
 func (b *Broker) configure(t *controller.Topic) {
 	s := b.configs().settings(t.Configs)
-	for i := range t.Partitions {
+	for i := range t.Partitions.Len() {
 		if part, err := b.partition(t, int32(i)); err == nil {
 			part.configure(s)
 		}

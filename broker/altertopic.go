@@ -35,7 +35,7 @@ func (b *Broker) AlterTopic(ctx context.Context, p auth.Principal, name string, 
 		return Topic{}, nil, err
 	}
 	// Partitions come first: their files are what may fail.
-	if c.Partitions > 0 && int(c.Partitions) != len(t.Partitions) {
+	if c.Partitions > 0 && int(c.Partitions) != t.Partitions.Len() {
 		ev := &controller.AddPartitions{Topics: []controller.MorePartitions{{ID: t.ID, Count: c.Partitions}}}
 		errs, _, err := b.makeLogsInTurn(ctx, ev, validateOnly, func(int) TopicID { return t.ID })
 		if err == nil {

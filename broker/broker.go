@@ -134,7 +134,7 @@ func (b *Broker) tidy(ctx context.Context) error {
 	state := b.proposer.State()
 	err := b.dir.SetAside(func(id storage.ID) storage.Fate {
 		switch t := state.Topic(id.Topic); {
-		case t != nil && int(id.Partition) < len(t.Partitions):
+		case t != nil && int(id.Partition) < t.Partitions.Len():
 			return storage.Keep
 		case state.Dying(id.Topic):
 			return storage.Trash
@@ -164,7 +164,7 @@ func (b *Broker) openLogs(ctx context.Context) (map[storage.ID]*storage.Log, err
 	configs := b.configs()
 	for _, t := range b.proposer.State().Topics() {
 		cfg := configs.settings(t.Configs).log
-		for i := range t.Partitions {
+		for i := range t.Partitions.Len() {
 			id := storage.ID{Topic: t.ID, Partition: int32(i)}
 			g.Go(func() error {
 				l, err := b.dir.OpenLog(ctx, id, t.Name, cfg, starts[id])
@@ -211,7 +211,7 @@ func (b *Broker) lead(ctx context.Context, logs map[storage.ID]*storage.Log) err
 	configs := b.configs()
 	for id, l := range logs {
 		t := state.Topic(id.Topic)
-		p, err := newPartition(id, b.mu.topics[id.Topic], who.NodeID, l, t.Partitions[id.Partition], configs.settings(t.Configs))
+		p, err := newPartition(id, b.mu.topics[id.Topic], who.NodeID, l, *t.Partitions.At(int(id.Partition)), configs.settings(t.Configs))
 		if err != nil {
 			return &storage.DamagedError{Path: b.dir.MetaPath(), Err: err}
 		}
@@ -363,8 +363,8 @@ func (b *Broker) resolve(p auth.Principal, op auth.Operation, ref TopicRef) (*co
 
 // partition finds a partition that this node serves.
 func (b *Broker) partition(t *controller.Topic, index int32) (*partition, error) {
-	if index < 0 || int(index) >= len(t.Partitions) {
-		return nil, fmt.Errorf("%w: topic %q has no partition %d, it has %d", ErrUnknownPartition, t.Name, index, len(t.Partitions))
+	if index < 0 || int(index) >= t.Partitions.Len() {
+		return nil, fmt.Errorf("%w: topic %q has no partition %d, it has %d", ErrUnknownPartition, t.Name, index, t.Partitions.Len())
 	}
 	id := storage.ID{Topic: t.ID, Partition: index}
 	b.mu.RLock()

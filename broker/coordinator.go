@@ -51,7 +51,7 @@ func (b *Broker) startShards(fresh bool) {
 	}
 	cfg := b.groupConfig()
 	var shards []*shard
-	for i := range t.Partitions {
+	for i := range t.Partitions.Len() {
 		shards = append(shards, b.newShard(storage.ID{Topic: t.ID, Partition: int32(i)}, cfg))
 	}
 	for _, s := range shards {

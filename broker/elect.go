@@ -39,7 +39,7 @@ func (b *Broker) ElectLeaders(ctx context.Context, p auth.Principal, unclean boo
 	all := want == nil
 	if all {
 		for _, t := range b.proposer.State().Topics() {
-			for i := range t.Partitions {
+			for i := range t.Partitions.Len() {
 				want = append(want, Election{Topic: t.Name, Partition: int32(i)})
 			}
 		}

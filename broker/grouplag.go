@@ -65,7 +65,7 @@ func (b *Broker) GroupLag(ctx context.Context, p auth.Principal, id string, topi
 		if err != nil {
 			return nil, err
 		}
-		every := make([]int32, len(t.Partitions))
+		every := make([]int32, t.Partitions.Len())
 		for i := range every {
 			every[i] = int32(i)
 		}

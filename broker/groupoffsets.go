@@ -68,8 +68,8 @@ func (b *Broker) planCommit(p auth.Principal, id string, keep int64, offsets []C
 		switch {
 		case err != nil:
 			errs[i] = err
-		case o.Partition < 0 || int(o.Partition) >= len(t.Partitions):
-			errs[i] = fmt.Errorf("%w: topic %q has no partition %d, it has %d", ErrUnknownPartition, o.Topic, o.Partition, len(t.Partitions))
+		case o.Partition < 0 || int(o.Partition) >= t.Partitions.Len():
+			errs[i] = fmt.Errorf("%w: topic %q has no partition %d, it has %d", ErrUnknownPartition, o.Topic, o.Partition, t.Partitions.Len())
 		case int64(len(o.Metadata)) > longest:
 			errs[i] = fmt.Errorf("%w: %d bytes, at most %d are allowed", ErrMetadataTooLarge, len(o.Metadata), longest)
 		case o.Offset < 0:

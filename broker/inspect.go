@@ -63,9 +63,9 @@ func readMetadata(db *meta.DB, dir string, out *storage.Metadata) error {
 	}
 	out.Logs, out.Dying = map[storage.ID]storage.LogMetadata{}, map[TopicID]bool{}
 	for _, t := range state.Topics() {
-		for i, p := range t.Partitions {
+		for i := range t.Partitions.Len() {
 			id := storage.ID{Topic: t.ID, Partition: int32(i)}
-			out.Logs[id] = storage.LogMetadata{Topic: t.Name, Start: starts[id], LeaderEpoch: p.LeaderEpoch}
+			out.Logs[id] = storage.LogMetadata{Topic: t.Name, Start: starts[id], LeaderEpoch: t.Partitions.At(i).LeaderEpoch}
 		}
 	}
 	for _, id := range state.DyingTopics() {

@@ -80,7 +80,7 @@ func (t *taking) request() *group.TakeRequest {
 		Duration: t.req.Lease, MaxDeliveries: int32(t.req.MaxDeliveries), DeadLetter: t.req.DeadLetter,
 	}}
 	for _, topic := range t.topics {
-		in := group.TakeTopic{ID: topic.ID, Partitions: int32(len(topic.Partitions))}
+		in := group.TakeTopic{ID: topic.ID, Partitions: int32(topic.Partitions.Len())}
 		if t.req.From == FromLatest {
 			in.Ends = make([]int64, in.Partitions)
 			for i := range in.Ends {

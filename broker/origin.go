@@ -138,9 +138,9 @@ func (s *RecordSet) Key(p auth.Principal, key string, request [sha256.Size]byte)
 	if err != nil {
 		return err
 	}
-	if len(now.Partitions) != len(s.open) {
+	if now.Partitions.Len() != len(s.open) {
 		s.topic = now
-		s.open = slices.Repeat([]int32{-1}, len(now.Partitions))
+		s.open = slices.Repeat([]int32{-1}, now.Partitions.Len())
 	}
 	return s.recallKey()
 }

@@ -91,7 +91,7 @@ func (b *Broker) NewRecordSet(ctx context.Context, p auth.Principal, topic strin
 func (b *Broker) setFor(t *controller.Topic) *RecordSet {
 	s := &RecordSet{
 		broker: b, topic: t, settings: b.configs().settings(t.Configs),
-		now: b.opts.Now().UnixMilli(), open: make([]int32, len(t.Partitions)), keyless: -1,
+		now: b.opts.Now().UnixMilli(), open: make([]int32, t.Partitions.Len()), keyless: -1,
 	}
 	for i := range s.open {
 		s.open[i] = -1

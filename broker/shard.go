@@ -286,7 +286,7 @@ func (t topicsNow) Topic(id [16]byte) (name string, partitions int32, ok bool) {
 	if topic == nil {
 		return "", 0, false
 	}
-	return topic.Name, int32(len(topic.Partitions)), true
+	return topic.Name, int32(topic.Partitions.Len()), true
 }
 
 // stop answers everybody with err; nothing that is on its way is known of.

@@ -90,8 +90,8 @@ func (t *Tail) begin(meta *controller.Topic, starts []TailStart) error {
 	t.meta = meta
 	named := make(map[int32]bool, len(starts))
 	for _, s := range starts {
-		if s.Partition < 0 || int(s.Partition) >= len(meta.Partitions) {
-			return fmt.Errorf("%w: topic %q has no partition %d, it has %d", ErrUnknownPartition, meta.Name, s.Partition, len(meta.Partitions))
+		if s.Partition < 0 || int(s.Partition) >= meta.Partitions.Len() {
+			return fmt.Errorf("%w: topic %q has no partition %d, it has %d", ErrUnknownPartition, meta.Name, s.Partition, meta.Partitions.Len())
 		}
 		if named[s.Partition] {
 			return fmt.Errorf("%w: partition %d is named twice", ErrInvalidRequest, s.Partition)
@@ -100,7 +100,7 @@ func (t *Tail) begin(meta *controller.Topic, starts []TailStart) error {
 		t.follow(s)
 	}
 	if t.all {
-		for p := range int32(len(meta.Partitions)) {
+		for p := range int32(meta.Partitions.Len()) {
 			if !named[p] {
 				t.follow(TailStart{Partition: p})
 			}
@@ -191,9 +191,9 @@ func (t *Tail) collectTold() {
 		return
 	}
 	if meta := t.broker.proposer.State().Topic(t.topic.id); meta != nil {
-		have := len(t.meta.Partitions)
+		have := t.meta.Partitions.Len()
 		t.meta = meta
-		for p := have; p < len(meta.Partitions); p++ {
+		for p := have; p < meta.Partitions.Len(); p++ {
 			t.follow(TailStart{Partition: int32(p)})
 		}
 	}

@@ -169,7 +169,7 @@ func (b *Broker) create(ctx context.Context, ev *controller.CreateTopics, valida
 	}
 	for i, t := range ev.Topics {
 		if errs[i] == nil && !validateOnly {
-			b.log.Info("topic created", slog.String("topic", t.Name), slog.String("topic_id", t.ID.String()), slog.Int("partitions", len(next.Topic(t.ID).Partitions)))
+			b.log.Info("topic created", slog.String("topic", t.Name), slog.String("topic_id", t.ID.String()), slog.Int("partitions", next.Topic(t.ID).Partitions.Len()))
 		}
 	}
 	return errs, next
@@ -267,10 +267,10 @@ func (b *Broker) createLogs(ctx context.Context, names []storage.LogName) error 
 func newLogs(before, after *controller.Topic) []storage.LogName {
 	have := 0
 	if before != nil {
-		have = len(before.Partitions)
+		have = before.Partitions.Len()
 	}
 	var names []storage.LogName
-	for p := have; p < len(after.Partitions); p++ {
+	for p := have; p < after.Partitions.Len(); p++ {
 		names = append(names, storage.LogName{ID: storage.ID{Topic: after.ID, Partition: int32(p)}, Topic: after.Name})
 	}
 	return names
@@ -287,7 +287,7 @@ func (b *Broker) openCreated(ctx context.Context, names []storage.LogName, state
 			return fmt.Errorf("open %s/%d: %w", name.Topic, name.Partition, err)
 		}
 		b.mu.Lock()
-		p, err := newPartition(name.ID, b.addTopicLocked(t.ID, t.Name), b.NodeID(), l, t.Partitions[name.Partition], s)
+		p, err := newPartition(name.ID, b.addTopicLocked(t.ID, t.Name), b.NodeID(), l, *t.Partitions.At(int(name.Partition)), s)
 		if err == nil {
 			b.mu.parts[name.ID] = p
 		}
@@ -450,7 +450,7 @@ func (b *Broker) PartitionCount(p auth.Principal, name string) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	return len(t.Partitions), nil
+	return t.Partitions.Len(), nil
 }
 
 // EnsureTopic describes a topic, and makes it with the server's defaults if it
@@ -478,8 +478,9 @@ func (b *Broker) describe(t *controller.Topic) Topic {
 }
 
 func describe(t *controller.Topic) Topic {
-	out := Topic{Name: t.Name, ID: t.ID, Internal: slices.Contains(reserved, t.Name), Partitions: make([]Partition, len(t.Partitions))}
-	for i, p := range t.Partitions {
+	out := Topic{Name: t.Name, ID: t.ID, Internal: slices.Contains(reserved, t.Name), Partitions: make([]Partition, t.Partitions.Len())}
+	for i := range t.Partitions.Len() {
+		p := t.Partitions.At(i)
 		out.Partitions[i] = Partition{
 			Index: int32(i), Leader: p.Leader, LeaderEpoch: p.LeaderEpoch, Replicas: p.Replicas, ISR: p.ISR,
 		}

@@ -33,8 +33,8 @@ func manyPartitions(t *testing.T, partitions int32) *deskScript {
 // count counts the partitions of the newest state that are as which says.
 func (s *deskScript) count(which func(p *controller.Partition) bool) (n int) {
 	for _, topic := range s.machine.State().Topics() {
-		for i := range topic.Partitions {
-			if which(&topic.Partitions[i]) {
+		for i := range topic.Partitions.Len() {
+			if which(topic.Partitions.At(i)) {
 				n++
 			}
 		}
@@ -61,8 +61,8 @@ func (s *deskScript) commitPart() {
 	}
 	for _, topic := range before.Topics() {
 		is := after.Topic(topic.ID)
-		for i := range topic.Partitions {
-			if was, is := &topic.Partitions[i], &is.Partitions[i]; is.LeaderEpoch-was.LeaderEpoch > 1 || is.Leader != was.Leader && is.LeaderEpoch == was.LeaderEpoch {
+		for i := range topic.Partitions.Len() {
+			if was, is := topic.Partitions.At(i), is.Partitions.At(i); is.LeaderEpoch-was.LeaderEpoch > 1 || is.Leader != was.Leader && is.LeaderEpoch == was.LeaderEpoch {
 				s.t.Fatalf("%s/%d goes from %+v to %+v", topic.Name, i, was, is)
 			}
 		}

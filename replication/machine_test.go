@@ -295,9 +295,9 @@ func TestMachineReadsOldState(t *testing.T) {
 		}
 		var got []string
 		for _, topic := range s.Topics() {
-			got = append(got, fmt.Sprint(topic.Name, "/", len(topic.Partitions)))
-			for i := range topic.Partitions {
-				if p := &topic.Partitions[i]; p.Leader != 1 || !slices.Equal(p.ISR, []int32{1}) || !slices.Equal(p.Replicas, []int32{1}) {
+			got = append(got, fmt.Sprint(topic.Name, "/", topic.Partitions.Len()))
+			for i := range topic.Partitions.Len() {
+				if p := topic.Partitions.At(i); p.Leader != 1 || !slices.Equal(p.ISR, []int32{1}) || !slices.Equal(p.Replicas, []int32{1}) {
 					t.Errorf("level %d: %s/%d is %+v", level, topic.Name, i, p)
 				}
 			}

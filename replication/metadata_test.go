@@ -71,7 +71,7 @@ func TestMetadataSurvivesPowerCut(t *testing.T) {
 		t.Errorf("%d topics, t3 %v, dying %v", len(s.Topics()), s.TopicNamed("t3"), s.Dying(gone))
 	}
 	for _, topic := range s.Topics() {
-		if len(topic.Partitions) != 2 || topic.Configs["retention.ms"] != "5" {
+		if topic.Partitions.Len() != 2 || topic.Configs["retention.ms"] != "5" {
 			t.Errorf("topic %+v", topic)
 		}
 	}
@@ -428,7 +428,7 @@ func TestMetadataTakesOver(t *testing.T) {
 		r := register("a")
 		r.UUID = o.NodeUUID
 		propose(t, m, r)
-		if s := m.State(); s.Level() != controller.Level || s.TopicNamed("orders").Partitions[0].Leader != 1 {
+		if s := m.State(); s.Level() != controller.Level || s.TopicNamed("orders").Partitions.At(0).Leader != 1 {
 			t.Errorf("%s: level %d, %+v", level, s.Level(), s.TopicNamed("orders").Partitions)
 		}
 		m.Close()

@@ -204,7 +204,7 @@ func (s *story) must(ev controller.Event) string {
 	return s.decided()
 }
 
-func (s *story) part() controller.Partition { return s.state.Topic(storyID.Topic).Partitions[0] }
+func (s *story) part() controller.Partition { return *s.state.Topic(storyID.Topic).Partitions.At(0) }
 
 func (s *story) decided() string {
 	p := s.part()

@@ -151,8 +151,8 @@ func (w *world) countStep(index uint64, old, next *controller.State) {
 		if before == t || before == nil {
 			continue
 		}
-		for i := range min(len(t.Partitions), len(before.Partitions)) {
-			w.countChange(partID{Topic: t.ID, Partition: int32(i)}, &before.Partitions[i], &t.Partitions[i])
+		for i := range min(t.Partitions.Len(), before.Partitions.Len()) {
+			w.countChange(partID{Topic: t.ID, Partition: int32(i)}, before.Partitions.At(i), t.Partitions.At(i))
 		}
 	}
 }

@@ -214,7 +214,7 @@ func (x *exploration) commit(w *xworld, records []controller.Record) {
 	}
 	w.meta = next
 	was := w.part
-	w.part = next.Topic(explored.Topic).Partitions[0]
+	w.part = *next.Topic(explored.Topic).Partitions.At(0)
 	w.facts = fmt.Sprintf("%+v", w.part)
 	for _, id := range next.Brokers() {
 		b, _ := next.Broker(id)

@@ -46,8 +46,8 @@ func (l *mishap) retire(s *controller.State) {
 	named := false
 	_, registered := s.Broker(id)
 	for _, t := range s.Topics() {
-		for i := range t.Partitions {
-			if p := &t.Partitions[i]; slices.Contains(p.Replicas, id) {
+		for i := range t.Partitions.Len() {
+			if p := t.Partitions.At(i); slices.Contains(p.Replicas, id) {
 				named = true
 				if !registered || !l.first {
 					l.move(partID{Topic: t.ID, Partition: int32(i)}, p, s)
@@ -107,8 +107,8 @@ func (l *mishap) move(id partID, p *controller.Partition, s *controller.State) {
 func (l *mishap) named() string {
 	s := l.w.checks.newest
 	for _, t := range s.Topics() {
-		for i := range t.Partitions {
-			if p := &t.Partitions[i]; slices.Contains(p.Replicas, l.n.id) {
+		for i := range t.Partitions.Len() {
+			if p := t.Partitions.At(i); slices.Contains(p.Replicas, l.n.id) {
 				return fmt.Sprintf("%s is to move: %+v", short(partID{Topic: t.ID, Partition: int32(i)}), *p)
 			}
 		}

@@ -121,7 +121,7 @@ func (v *groupView) Offset(id, topic string, partition int32) (*group.Offset, er
 // Topic implements group.Topics.
 func (p *process) Topic(id [16]byte) (name string, partitions int32, ok bool) {
 	if t := p.meta.shown.Topic(id); t != nil {
-		return t.Name, int32(len(t.Partitions)), true
+		return t.Name, int32(t.Partitions.Len()), true
 	}
 	return "", 0, false
 }

@@ -237,14 +237,14 @@ func (c *checker) applied(node int32, index uint64, old, next *controller.State)
 		if before == t {
 			continue
 		}
-		for i := range t.Partitions {
+		for i := range t.Partitions.Len() {
 			was := controller.Partition{Leader: -1, LeaderEpoch: -1, Epoch: -1}
-			if before != nil && i < len(before.Partitions) {
-				was = before.Partitions[i]
+			if before != nil && i < before.Partitions.Len() {
+				was = *before.Partitions.At(i)
 			}
 			id := partID{Topic: t.ID, Partition: int32(i)}
-			c.decided(id, &was, &t.Partitions[i], next)
-			for _, member := range t.Partitions[i].Replicas {
+			c.decided(id, &was, t.Partitions.At(i), next)
+			for _, member := range t.Partitions.At(i).Replicas {
 				if !slices.Contains(was.Replicas, member) {
 					c.part(id).replica(member).assigned = index
 				}

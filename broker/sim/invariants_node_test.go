@@ -133,8 +133,8 @@ func (c *checker) quiesced() {
 		}
 	}
 	for _, t := range c.newest.Topics() {
-		for i := range t.Partitions {
-			c.settled(partID{Topic: t.ID, Partition: int32(i)}, &t.Partitions[i])
+		for i := range t.Partitions.Len() {
+			c.settled(partID{Topic: t.ID, Partition: int32(i)}, t.Partitions.At(i))
 		}
 	}
 	anomalies := c.h.check()

@@ -379,10 +379,10 @@ const diskReplaced = "disk replaced"
 // partition is what the newest metadata says.
 func (c *checker) partition(id partID) (controller.Partition, bool) {
 	t := c.newest.Topic(id.Topic)
-	if t == nil || int(id.Partition) >= len(t.Partitions) {
+	if t == nil || int(id.Partition) >= t.Partitions.Len() {
 		return controller.Partition{}, false
 	}
-	return t.Partitions[id.Partition], true
+	return *t.Partitions.At(int(id.Partition)), true
 }
 
 // asBatches asks whether the epochs of a log are those of its batches.

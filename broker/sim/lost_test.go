@@ -149,8 +149,8 @@ func (l *mishap) work() {
 // what it has.
 func (l *mishap) relieve(s *controller.State) {
 	for _, t := range s.Topics() {
-		for i := range t.Partitions {
-			p, id := &t.Partitions[i], partID{Topic: t.ID, Partition: int32(i)}
+		for i := range t.Partitions.Len() {
+			p, id := t.Partitions.At(i), partID{Topic: t.ID, Partition: int32(i)}
 			if p.Leader < 0 && len(l.w.present(slices.Concat(p.ISR, p.ELR))) == 0 && len(l.w.present(p.Replicas)) > 0 {
 				l.w.giveUp(id)
 			}

@@ -239,10 +239,10 @@ func (p *process) apply(next *controller.State) {
 		return
 	}
 	for _, t := range next.Topics() {
-		for i := range t.Partitions {
+		for i := range t.Partitions.Len() {
 			id := partID{Topic: t.ID, Partition: int32(i)}
-			if r := p.replicas[id]; r != nil || slices.Contains(t.Partitions[i].Replicas, self) {
-				p.decide(id, &t.Partitions[i], next)
+			if r := p.replicas[id]; r != nil || slices.Contains(t.Partitions.At(i).Replicas, self) {
+				p.decide(id, t.Partitions.At(i), next)
 			}
 		}
 	}

@@ -232,8 +232,8 @@ func (p *producer) find(then func()) {
 // leaderOf is the leader of a partition as a state has it, 0 for none.
 func leaderOf(s *controller.State, id partID) int32 {
 	if s != nil {
-		if t := s.Topic(id.Topic); t != nil && int(id.Partition) < len(t.Partitions) {
-			return max(t.Partitions[id.Partition].Leader, 0)
+		if t := s.Topic(id.Topic); t != nil && int(id.Partition) < t.Partitions.Len() {
+			return max(t.Partitions.At(int(id.Partition)).Leader, 0)
 		}
 	}
 	return 0

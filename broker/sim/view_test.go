@@ -50,8 +50,8 @@ func (v worldView) replica(node int32, id partID) replicaView {
 
 func (v worldView) minISR(id partID) int {
 	replicas := v.w.cfg.rf
-	if t := v.w.checks.newest.Topic(id.Topic); t != nil && int(id.Partition) < len(t.Partitions) {
-		replicas = t.Partitions[id.Partition].Factor()
+	if t := v.w.checks.newest.Topic(id.Topic); t != nil && int(id.Partition) < t.Partitions.Len() {
+		replicas = t.Partitions.At(int(id.Partition)).Factor()
 	}
 	return min(v.w.cfg.minISR, replicas)
 }

@@ -308,8 +308,8 @@ func (w *world) well() bool {
 	}
 	s := m.shown
 	for _, t := range s.Topics() {
-		for i := range t.Partitions {
-			id, part := partID{Topic: t.ID, Partition: int32(i)}, &t.Partitions[i]
+		for i := range t.Partitions.Len() {
+			id, part := partID{Topic: t.ID, Partition: int32(i)}, t.Partitions.At(i)
 			if part.Leader < 0 || len(part.ISR) < len(part.Replicas) || len(part.Adding) > 0 || w.gonePartly(part.Replicas) {
 				return false
 			}

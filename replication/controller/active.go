@@ -223,7 +223,7 @@ func (a *Active) stranded() Event {
 	}
 	v := viewOf(a.overlay)
 	for t, i := range a.overlay.partitions() {
-		if p := &t.Partitions[i]; p.Leader < 0 {
+		if p := t.Partitions.At(i); p.Leader < 0 {
 			if next, _ := v.begin(t, *p).build(); next.Leader >= 0 {
 				return &Unfence{ID: next.Leader, Epoch: a.overlay.brokers[next.Leader].Epoch}
 			}
@@ -236,7 +236,7 @@ func (a *Active) stranded() Event {
 // all replicas being in sync and nothing having changed for a while.
 func (a *Active) astray() (out []storage.ID) {
 	for t, i := range a.overlay.partitions() {
-		p, id := &t.Partitions[i], storage.ID{Topic: t.ID, Partition: int32(i)}
+		p, id := t.Partitions.At(i), storage.ID{Topic: t.ID, Partition: int32(i)}
 		if len(p.Replicas) == 0 || p.Leader == p.Replicas[0] || len(p.ISR) < len(p.Replicas) || len(p.Adding)+len(p.Removing) > 0 || !a.overlay.Eligible(p.Replicas[0], -1) {
 			continue
 		}

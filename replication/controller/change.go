@@ -220,7 +220,7 @@ func (s *State) partitions() iter.Seq2[*Topic, int] {
 	return func(yield func(*Topic, int) bool) {
 		for _, id := range s.topicIDs() {
 			t := s.topics.get(id)
-			for i := range t.Partitions {
+			for i := range t.Partitions.Len() {
 				if !yield(t, i) {
 					return
 				}
@@ -232,10 +232,10 @@ func (s *State) partitions() iter.Seq2[*Topic, int] {
 // find is the partition of that id, and its topic; nil if there is none.
 func (s *State) find(id storage.ID) (*Topic, *Partition) {
 	t := s.topics.get(id.Topic)
-	if t == nil || id.Partition < 0 || int(id.Partition) >= len(t.Partitions) {
+	if t == nil || id.Partition < 0 || int(id.Partition) >= t.Partitions.Len() {
 		return nil, nil
 	}
-	return t, &t.Partitions[id.Partition]
+	return t, t.Partitions.At(int(id.Partition))
 }
 
 // pick is what keep says of in, nil if that is nothing; in stays as it is.

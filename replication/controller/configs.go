@@ -89,8 +89,8 @@ func merged(set map[string]string, wanted map[string]*string) map[string]string 
 // falls the high watermark moves again, past what the former hold: it does not
 // before they are none any more, since both are one commit.
 func (v *view) reconsider(t *Topic) (out []Record) {
-	for i := range t.Partitions {
-		if p := &t.Partitions[i]; len(p.ELR) > 0 || p.Leader < 0 {
+	for i := range t.Partitions.Len() {
+		if p := t.Partitions.At(i); len(p.ELR) > 0 || p.Leader < 0 {
 			if r := v.begin(t, *p).record(int32(i)); r != nil {
 				out = append(out, r)
 			}

@@ -240,7 +240,7 @@ func TestOldRecords(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !s.Eligible(1, 5) || s.nextEpoch != 6 || s.Topics()[0].Partitions[0].LeaderEpoch != 2 {
+	if !s.Eligible(1, 5) || s.nextEpoch != 6 || s.Topics()[0].Partitions.At(0).LeaderEpoch != 2 {
 		t.Errorf("read as %v", slices.Collect(s.Records()))
 	}
 	// A fence cannot be said at level 2, nor can a step want to.

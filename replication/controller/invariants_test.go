@@ -61,7 +61,7 @@ func broken(before, after *State) (out []string) {
 		out = append(out, fmt.Sprintf("I2: broker epochs go on at %d after %d", after.nextEpoch, before.nextEpoch))
 	}
 	for t, i := range after.partitions() {
-		id, p := storage.ID{Topic: t.ID, Partition: int32(i)}, &t.Partitions[i]
+		id, p := storage.ID{Topic: t.ID, Partition: int32(i)}, t.Partitions.At(i)
 		for _, list := range [][]int32{p.ISR, p.ELR, p.Adding, p.Removing} {
 			if len(without(list, p.Replicas)) > 0 {
 				fail(id, p, "%v are no replicas", list)

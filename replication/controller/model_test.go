@@ -150,7 +150,7 @@ func (m *model) hold(ev Event, reply Reply, next *State) {
 		joined[a.Partitions[0].ID] = members(a.Partitions[0].ISR)
 	}
 	for t, i := range next.partitions() {
-		id, p := storage.ID{Topic: t.ID, Partition: int32(i)}, &t.Partitions[i]
+		id, p := storage.ID{Topic: t.ID, Partition: int32(i)}, t.Partitions.At(i)
 		_, old := m.state.find(id)
 		if old == nil {
 			m.holds[id] = p.ISR
@@ -197,7 +197,7 @@ func (m *model) cover(reply Reply, next *State) {
 		}
 	}
 	for t, i := range next.partitions() {
-		p := &t.Partitions[i]
+		p := t.Partitions.At(i)
 		_, old := m.state.find(storage.ID{Topic: t.ID, Partition: int32(i)})
 		if old == nil || old.Epoch == p.Epoch {
 			continue

@@ -93,8 +93,8 @@ func (m *model) ids() (out []storage.ID) {
 func (m *model) create() Event {
 	if m.topics == 3 {
 		id := id(1 + byte(m.rng.IntN(3)))
-		if t := m.state.Topic(id); t != nil && len(t.Partitions) < 3 {
-			return &AddPartitions{Topics: []MorePartitions{{ID: id, Count: int32(len(t.Partitions)) + 1}}}
+		if t := m.state.Topic(id); t != nil && t.Partitions.Len() < 3 {
+			return &AddPartitions{Topics: []MorePartitions{{ID: id, Count: int32(t.Partitions.Len()) + 1}}}
 		}
 		return m.alter()
 	}
@@ -143,7 +143,7 @@ func (m *model) maybe(v string) *string {
 // wrong in it.
 func (m *model) alter() Event {
 	for t, i := range m.state.partitions() {
-		p := &t.Partitions[i]
+		p := t.Partitions.At(i)
 		leader := m.state.brokers[p.Leader]
 		if leader == nil || m.rng.IntN(3) > 0 {
 			continue

@@ -42,7 +42,7 @@ func (ev *AddPartitions) step(s *State) (Reply, []Record) {
 		}
 		seen[more.ID] = true
 		for p, r := range replicas {
-			out = append(out, newPartition(s, more.ID, int32(len(t.Partitions)+p), r))
+			out = append(out, newPartition(s, more.ID, int32(t.Partitions.Len()+p), r))
 		}
 	}
 	return reply, out
@@ -50,7 +50,7 @@ func (ev *AddPartitions) step(s *State) (Reply, []Record) {
 
 // assign gives the replicas of each new partition: as many as partition 0 has.
 func (more *MorePartitions) assign(s *State, t *Topic) ([][]int32, error) {
-	have, replication := int32(len(t.Partitions)), t.Partitions[0].Factor()
+	have, replication := int32(t.Partitions.Len()), t.Partitions.At(0).Factor()
 	if more.Count <= have || more.Count > MaxPartitions {
 		return nil, fmt.Errorf("%w: %d, topic %q has %d; it must be more, at most %d", ErrInvalidPartitions, more.Count, t.Name, have, MaxPartitions)
 	}

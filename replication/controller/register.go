@@ -78,7 +78,7 @@ func (ev *Register) restart(v *view, old *Broker) (out []Record) {
 		reset[id] = true
 	}
 	for t, i := range v.partitions() {
-		p := &t.Partitions[i]
+		p := t.Partitions.At(i)
 		if !slices.Contains(p.Replicas, ev.ID) {
 			continue
 		}
@@ -100,7 +100,7 @@ func (v *view) lead(id int32) (out []Record) {
 		return nil
 	}
 	for t, i := range v.partitions() {
-		if p := &t.Partitions[i]; p.Leader < 0 && slices.Contains(p.Replicas, id) {
+		if p := t.Partitions.At(i); p.Leader < 0 && slices.Contains(p.Replicas, id) {
 			if r := v.begin(t, *p).record(int32(i)); r != nil {
 				out = append(out, r)
 			}
@@ -112,7 +112,7 @@ func (v *view) lead(id int32) (out []Record) {
 // leave takes broker id out of every ISR, with what follows for leaders.
 func (v *view) leave(id int32) (out []Record) {
 	for t, i := range v.partitions() {
-		if p := &t.Partitions[i]; slices.Contains(p.ISR, id) {
+		if p := t.Partitions.At(i); slices.Contains(p.ISR, id) {
 			if r := v.begin(t, *p).record(int32(i)); r != nil {
 				out = append(out, r)
 			}

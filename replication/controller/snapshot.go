@@ -48,8 +48,8 @@ func (s *State) topicRecords(yield func(Record) bool) bool {
 		if !yield(&TopicCreated{ID: id, Name: t.Name}) {
 			return false
 		}
-		for i := range t.Partitions {
-			if !yield(&PartitionChanged{Topic: id, Index: int32(i), Partition: t.Partitions[i]}) {
+		for i := range t.Partitions.Len() {
+			if !yield(&PartitionChanged{Topic: id, Index: int32(i), Partition: *t.Partitions.At(i)}) {
 				return false
 			}
 		}

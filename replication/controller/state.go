@@ -40,10 +40,9 @@ type State struct {
 
 // Topic is one topic of a State.
 type Topic struct {
-	ID   storage.TopicID
-	Name string
-	// Partitions is indexed by partition.
-	Partitions []Partition
+	ID         storage.TopicID
+	Name       string
+	Partitions Partitions
 	// Configs holds what was set for the topic, by name; the rest is default.
 	Configs map[string]string
 }
@@ -176,6 +175,11 @@ func (s *State) With(records []Record) (*State, error) {
 	if needs > next.level {
 		return nil, fmt.Errorf("%w: a record needs feature level %d, the log is at %d", ErrInconsistent, needs, next.level)
 	}
+	for id := range owned {
+		if t := next.topics.get(id); t != nil {
+			t.Partitions.seal()
+		}
+	}
 	next.topics.seal()
 	next.names.seal()
 	next.dying.seal()
@@ -185,7 +189,7 @@ func (s *State) With(records []Record) (*State, error) {
 
 func (t *Topic) clone() *Topic {
 	c := *t
-	c.Partitions = slices.Clone(t.Partitions)
+	c.Partitions = t.Partitions.edit()
 	c.Configs = maps.Clone(t.Configs)
 	return &c
 }
@@ -241,13 +245,10 @@ func (r *PartitionChanged) apply(s *State) error {
 	switch {
 	case t == nil:
 		return fmt.Errorf("%w: partition of unknown topic %s", ErrInconsistent, r.Topic)
-	case int(r.Index) == len(t.Partitions):
-		t.Partitions = append(t.Partitions, r.Partition)
-	case r.Index < 0 || int(r.Index) > len(t.Partitions):
-		return fmt.Errorf("%w: topic %q has %d partitions, no place for %d", ErrInconsistent, t.Name, len(t.Partitions), r.Index)
-	default:
-		t.Partitions[r.Index] = r.Partition
+	case r.Index < 0 || int(r.Index) > t.Partitions.Len():
+		return fmt.Errorf("%w: topic %q has %d partitions, no place for %d", ErrInconsistent, t.Name, t.Partitions.Len(), r.Index)
 	}
+	t.Partitions.set(int(r.Index), r.Partition)
 	return nil
 }
 
