@@ -39,7 +39,11 @@ func parseParams(r *http.Request, known ...string) (params, error) {
 			return nil, api.InvalidParameter(api.Clip(name), "bad percent escape in the value")
 		}
 		if !slices.Contains(known, name) {
-			return nil, api.InvalidParameter(api.Clip(name), "unknown parameter; this route takes "+strings.Join(known, ", "))
+			takes := "none"
+			if len(known) > 0 {
+				takes = strings.Join(known, ", ")
+			}
+			return nil, api.InvalidParameter(api.Clip(name), "unknown parameter; this route takes "+takes)
 		}
 		if _, dup := ps.get(name); dup {
 			return nil, api.InvalidParameter(name, "given more than once")
