@@ -25,8 +25,8 @@ func watch(c *cluster) *promises {
 }
 
 // sent proves that a term, a vote and an acknowledged entry are durable before
-// anybody hears of them, that nobody votes twice in a term, and that no two lead in
-// one.
+// anybody hears of them, that nobody votes twice in a term, that no two lead in
+// one, and that who is sent a snapshot is a member in it.
 func (p *promises) sent(m quorum.Message) {
 	p.c.t.Helper()
 	if m.Raft == nil {
@@ -38,6 +38,11 @@ func (p *promises) sent(m quorum.Message) {
 	switch {
 	case kind == raftpb.MsgPreVote || kind == raftpb.MsgPreVoteResp:
 		said = 0 // a term to be
+	case kind == raftpb.MsgSnap:
+		members := m.Raft.GetSnapshot().GetMetadata().GetConfState()
+		if !slices.Contains(slices.Concat(members.GetVoters(), members.GetLearners()), m.To) {
+			p.c.t.Fatalf("node %d is sent a snapshot of before it was a member: %v", m.To, members)
+		}
 	case kind == raftpb.MsgVote:
 		p.vote(m.From, said, m.From, vote)
 	case kind == raftpb.MsgVoteResp && !m.Raft.GetReject():
@@ -211,4 +216,26 @@ func TestSharpEdgeA(t *testing.T) {
 		c.commit("d")
 		c.converge("a", "b", "c", "d")
 	})
+}
+
+// TestSteppedMeanwhile proves that a node that hears of a later term while a save is
+// under way does not act as leader after it.
+func TestSteppedMeanwhile(t *testing.T) {
+	c := newCluster(t, quorum.Options{}, 1, 2, 3)
+	l := c.elect()
+	if err := l.core.Propose(c.id(), []byte("a")); err != nil {
+		t.Fatal(err)
+	}
+	w, ok := l.core.Work()
+	if !ok {
+		t.Fatal("there is nothing to save")
+	}
+	other := l.id%3 + 1
+	later := &raftpb.Message{Type: raftpb.MsgHeartbeat.Enum(), From: &other, To: &l.id, Term: new(l.out.Term + 1)}
+	if err := errors.Join(l.store.Save(w), l.core.Step(quorum.Message{From: other, To: l.id, Raft: later})); err != nil {
+		t.Fatal(err)
+	}
+	if out := l.core.Done(0); out.Active {
+		t.Errorf("it acts as leader in term %d", out.Term)
+	}
 }

@@ -42,3 +42,66 @@ func TestSnapshotAnsweredLate(t *testing.T) {
 	c.tick(100)
 	c.same(l, c.nodes[2], c.nodes[3])
 }
+
+// TestSnapshotForgetsIDs proves that a snapshot takes the place of the ids that a
+// node has stored: one that all others have forgotten by then is applied again, on
+// that node too, also after a restart.
+func TestSnapshotForgetsIDs(t *testing.T) {
+	c := newCluster(t, quorum.Options{KeepEntries: 4}, 1, 2, 3)
+	l := c.elect()
+	lags := c.nodes[l.id%3+1]
+	old := c.propose(l, "again")
+	c.tick(4)
+	c.same(l, lags)
+	c.isolate(lags, true)
+	for range 1100 {
+		if err := l.core.Propose(c.id(), nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.settle()
+	c.isolate(lags, false)
+	c.tick(40)
+	c.same(c.nodes[1], c.nodes[2], c.nodes[3])
+	if ids := countPrefix(lags.store, "QD"); ids > 1024 {
+		t.Errorf("%d ids are stored", ids)
+	}
+	c.restart(lags, lags.store.Kill())
+	c.tick(4)
+	delete(l.ended, old)
+	if err := l.core.Propose(old, []byte("again")); err != nil {
+		t.Fatal(err)
+	}
+	c.settle()
+	c.committed(l, old)
+	c.tick(4)
+	c.same(c.nodes[1], c.nodes[2], c.nodes[3])
+}
+
+// TestSnapshotIsFollowed proves that the log keeps what has to follow a snapshot on
+// its way: a follower that has got it goes on from there, and needs no second one.
+func TestSnapshotIsFollowed(t *testing.T) {
+	c, l := lagging(t)
+	begun := map[uint64]bool{}
+	c.chunk = func(m quorum.Message) []quorum.Message {
+		if m.Chunk.Kind == quorum.ChunkData {
+			begun[m.Chunk.Index] = true
+			return []quorum.Message{m}
+		}
+		return nil // it waits for an answer
+	}
+	c.isolate(c.nodes[3], false)
+	c.tick(4)
+	for i := range 8 {
+		c.committed(l, c.propose(l, fmt.Sprint("more ", i)))
+	}
+	c.chunk = func(m quorum.Message) []quorum.Message {
+		begun[m.Chunk.Index] = true
+		return []quorum.Message{m}
+	}
+	c.tick(40)
+	c.same(c.nodes[1], c.nodes[2], c.nodes[3])
+	if len(begun) != 1 {
+		t.Errorf("%d snapshots were sent", len(begun))
+	}
+}
