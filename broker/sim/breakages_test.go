@@ -83,6 +83,9 @@ var breakages = []breakage{
 		"broker/sim/node_test.go",
 		"\tn.disk.run.clean = false // before anything else (KAFKA-10471)\n", "",
 	}}, false, true, false},
+	{"a topic of both modes has the other one", []edit{{
+		"broker/sim/replica_test.go", "Durable: c.durable(l.id.Topic),", "Durable: c.fsync,",
+	}}, false, true, false},
 	{"a commit of an old generation is taken", []edit{{
 		"broker/group/member.go",
 		"\tm, err := g.current(ref)\n\tif err != nil {\n\t\treturn err\n\t}\n\tif g.state == Completing {",

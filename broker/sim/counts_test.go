@@ -32,13 +32,16 @@ type counts struct {
 	renewed, topicsDeleted         int
 	forgotten, campaigns, drifting int
 	// Disks that were lost.
-	losses                                     [lossKinds]int
-	removed, newVoters, givenUp                int
-	unregistered, notUnregistered              int
-	evacuated, successors                      int
-	membersKilled, membersLeft, membersStopped int
-	groupAsked                                 [len(groupInvariants)]int
-	admin, adminDone                           [adminKinds]int
+	losses [lossKinds]int
+	// Seeds with topics of both modes, and what was answered and lost in them: in
+	// fsync mode nothing may be.
+	mixed, ackedDurable, ackedCached, shortened int
+	removed, newVoters, givenUp                 int
+	unregistered, notUnregistered               int
+	evacuated, successors                       int
+	membersKilled, membersLeft, membersStopped  int
+	groupAsked                                  [len(groupInvariants)]int
+	admin, adminDone                            [adminKinds]int
 }
 
 // count is one of them, by name.
@@ -102,6 +105,10 @@ func (c *counts) all() []count {
 		{"peers of the quorum forgotten", &c.forgotten},
 		{"candidates on request", &c.campaigns},
 		{"seeds with clocks that drift", &c.drifting},
+		{"seeds with topics of both modes", &c.mixed},
+		{"in them acks=all of the fsync mode", &c.ackedDurable},
+		{"of the page-cache mode", &c.ackedCached},
+		{"logs of that mode shortened by a power cut", &c.shortened},
 		{"members of the quorum removed", &c.removed},
 		{"nodes that vote again as another member", &c.newVoters},
 		{"partitions given up with a disk", &c.givenUp},

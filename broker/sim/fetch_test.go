@@ -76,7 +76,7 @@ func (f *fetcher) fetch() {
 		if r.cutting || r.core.Role() != replication.Follower || r.core.Leader() != f.leader {
 			continue
 		}
-		if p.w.cfg.fsync && !p.w.cfg.eager && r.log.durable < r.log.end {
+		if p.w.cfg.durable(r.id.Topic) && !p.w.cfg.eager && r.log.durable < r.log.end {
 			hurry = true
 			continue // its offset alone acknowledges
 		}

@@ -50,8 +50,8 @@ func (s *stage) lease(node int32) time.Duration { return s.leases[node] }
 func (s *stage) log(node int32, _ partID) *simLog {
 	return s.logs[node]
 }
-func (s *stage) minISR(partID) int { return 2 }
-func (s *stage) fsync() bool       { return !s.os }
+func (s *stage) minISR(partID) int   { return 2 }
+func (s *stage) durable(partID) bool { return !s.os }
 func (s *stage) failed(invariant, _ string) {
 	s.faults = append(s.faults, invariant)
 }

@@ -141,7 +141,7 @@ func (c *checker) holds(number int, p *partTrace, member, leader, epoch int32, h
 
 // acknowledged is what a replica may say it holds.
 func (c *checker) acknowledged(log *simLog) int64 {
-	if c.v.fsync() {
+	if c.v.durable(log.id) {
 		return log.durable
 	}
 	return log.end

@@ -20,9 +20,9 @@ type view interface {
 	log(node int32, id partID) *simLog
 	// replica is nil for none, and while the node is down.
 	replica(node int32, id partID) replicaView
-	// minISR is the effective min.insync.replicas, fsync the mode.
+	// minISR is the effective min.insync.replicas, durable says that the mode is fsync.
 	minISR(id partID) int
-	fsync() bool
+	durable(id partID) bool
 	// failed ends the run.
 	failed(invariant, what string)
 }

@@ -131,6 +131,7 @@ func (n *node) start() {
 		w.trace("node %d starts, clean %v, loss possible %v", n.id, run.clean, power)
 	}
 	var unclean []storage.ID
+	lost := false // of what was acknowledged
 	for _, id := range n.logIDs() {
 		l := n.logs[id]
 		before := l.end
@@ -147,7 +148,12 @@ func (n *node) start() {
 			unclean = append(unclean, id)
 			continue
 		}
-		w.checks.recovered(n.id, id, before, power && !w.cfg.fsync)
+		cached := power && !w.cfg.durable(id.Topic)
+		lost = lost || cached
+		if w.cfg.mixed && cached && l.end < before {
+			w.counts.shortened++
+		}
+		w.checks.recovered(n.id, id, before, cached)
 		if power {
 			unclean = append(unclean, id)
 		}
@@ -157,7 +163,7 @@ func (n *node) start() {
 	// A loss is owed to the controller until it knows, over any number of starts.
 	n.disk.run.boot, n.disk.run.io, n.disk.run.owed = n.disk.boots, false, len(unclean) > 0 || power
 	w.checks.restarted(n.id)
-	p.open(run, unclean, power)
+	p.open(run, unclean, lost)
 }
 
 func (n *node) logIDs() []partID {

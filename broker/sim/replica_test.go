@@ -54,7 +54,7 @@ func newReplica(p *process, l *diskLog) *replica {
 	// force when it has grown again.
 	l.hw = min(l.hw, l.end)
 	r.core = replication.NewReplica(replication.Options{
-		ID: l.id, Self: p.n.id, MinInSync: c.minISR, Durable: c.fsync, Lag: c.lag, LagMessages: c.lagMessages,
+		ID: l.id, Self: p.n.id, MinInSync: c.minISR, Durable: c.durable(l.id.Topic), Lag: c.lag, LagMessages: c.lagMessages,
 	}, l, l.hw)
 	r.core.Lease(p.lease())
 	return r
@@ -128,6 +128,13 @@ func (r *replica) answer(q waiting, err error) {
 	w.checks.answered(r.p.n.id, q.request)
 	if err == nil {
 		r.acked(q.base, -1)
+		switch {
+		case !w.cfg.mixed:
+		case w.cfg.durable(r.id.Topic):
+			w.counts.ackedDurable++
+		default:
+			w.counts.ackedCached++
+		}
 	}
 	q.answer(produceAnswer{err: unsure(err), base: q.base, epoch: q.epoch})
 }
@@ -249,20 +256,21 @@ func (r *replica) appended(b *batch) {
 		r.core.Advance(r.p.now())
 	}
 	r.dirty = true
-	if w.cfg.fsync {
-		r.p.flush()
+	if w.cfg.durable(r.id.Topic) {
+		r.p.flush(false)
 	}
 }
 
-// flush syncs what is dirty, and again what became so meanwhile.
-func (p *process) flush() {
+// flush syncs what is dirty, and again what became so meanwhile: of the fsync mode,
+// or all.
+func (p *process) flush(all bool) {
 	if p.flushing {
 		return
 	}
 	var round []flushing
 	var of []*replica
 	for _, r := range p.order {
-		if r.dirty {
+		if r.dirty && (all || p.w.cfg.durable(r.id.Topic)) {
 			r.dirty = false
 			round, of = append(round, r.log.flush()), append(of, r)
 		}
@@ -284,7 +292,7 @@ func (p *process) flush() {
 			}
 		}
 		p.fetchAll()
-		p.flush()
+		p.flush(all)
 	})
 }
 
@@ -297,7 +305,7 @@ func (p *process) tick() {
 		}
 		r.alter()
 	}
-	p.flush()
+	p.flush(true)
 	p.in(time.Second, p.tick)
 }
 

@@ -35,7 +35,7 @@ func (p *process) open(run runFile, unclean []storage.ID, lost bool) {
 	}
 	p.meta = m
 	before := run.epoch
-	if lost && !w.cfg.fsync {
+	if lost {
 		before = -1
 	}
 	alone := w.cfg.nodes == 1

@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"strings"
 	"time"
+
+	"leat/storage"
 )
 
 // simConfig is what a seed runs: sizes, rules, timers, and which faults there are.
@@ -12,6 +14,7 @@ type simConfig struct {
 	nodes, partitions    int
 	rf, minISR           int
 	fsync, unclean       bool
+	mixed                bool // topics of both modes, fsync is that of the first
 	lastResort           bool // an operator has anybody lead where nobody does
 	session, heartbeat   time.Duration
 	lag                  time.Duration
@@ -47,8 +50,8 @@ func (c *simConfig) String() string {
 	for _, f := range c.faults {
 		kinds = append(kinds, f.String())
 	}
-	return fmt.Sprintf("%d nodes, %d partitions, rf %d, min ISR %d, fsync %v, unclean %v, session %v, lag %v, acks %v, %v of %s",
-		c.nodes, c.partitions, c.rf, c.minISR, c.fsync, c.unclean, c.session, c.lag, c.acks, c.faulty, strings.Join(kinds, " "))
+	return fmt.Sprintf("%d nodes, %d partitions, rf %d, min ISR %d, fsync %v, mixed %v, unclean %v, session %v, lag %v, acks %v, %v of %s",
+		c.nodes, c.partitions, c.rf, c.minISR, c.fsync, c.mixed, c.unclean, c.session, c.lag, c.acks, c.faulty, strings.Join(kinds, " "))
 }
 
 // swarm makes the configuration of a seed: each seed has a random subset of the
@@ -145,6 +148,20 @@ func (c *simConfig) losing(r *rand.Rand) {
 		c.losses = 1 + r.IntN(2)
 	}
 	c.lossEvery = pick(r, time.Second, 3*time.Second)
+	if r.IntN(3) == 0 {
+		c.mixed = true
+		c.producers, c.consumers = max(2, c.producers), max(2, c.consumers)
+	}
+}
+
+// durable reports whether a topic is of the fsync mode: its records count when they
+// are on the disk, those of the page-cache mode when they are written. Where there
+// are both, the id says so.
+func (c *simConfig) durable(id storage.TopicID) bool {
+	if c.mixed {
+		return id[0]&1 == 1
+	}
+	return c.fsync
 }
 
 // maxDrift is how much faster or slower a clock is at most. Real ones are a

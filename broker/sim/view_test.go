@@ -56,7 +56,7 @@ func (v worldView) minISR(id partID) int {
 	return min(v.w.cfg.minISR, replicas)
 }
 
-func (v worldView) fsync() bool { return v.w.cfg.fsync }
+func (v worldView) durable(id partID) bool { return v.w.cfg.durable(id.Topic) }
 
 func (v worldView) failed(invariant, what string) { v.w.failed(invariant, what) }
 

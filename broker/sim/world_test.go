@@ -90,6 +90,18 @@ func (w *world) newTopicID() (id storage.TopicID) {
 	return id
 }
 
+// newTopicOf is an id of a topic of that mode.
+func (w *world) newTopicOf(durable bool) storage.TopicID {
+	id := w.newTopicID()
+	if w.cfg.mixed {
+		id[0] &^= 1
+		if durable {
+			id[0] |= 1
+		}
+	}
+	return id
+}
+
 func newWorld(seed uint64, log io.Writer) *world {
 	k := newKernel(seed)
 	k.log = log
@@ -188,6 +200,9 @@ func (w *world) simulate() string {
 	if w.cfg.drift != nil {
 		w.counts.drifting = 1
 	}
+	if w.cfg.mixed {
+		w.counts.mixed = 1
+	}
 	if w.cfg.faulty > 20*time.Second {
 		w.counts.long = 1
 	}
@@ -212,28 +227,37 @@ func (w *world) whenReady(done func()) {
 	w.at(20*time.Millisecond, nil, func() { w.whenReady(done) })
 }
 
+var topicNames = []string{"topic", "other"}
+
 // work makes the topics, and the clients that use them.
 func (w *world) work() {
-	missing := 1
+	missing := 0
 	end := clientBase
 	next := func() addr {
 		end++
 		return end
 	}
-	w.createTopic(w.newTopicID(), "topic", w.cfg.partitions, w.cfg.rf, func(ids []partID) {
-		missing--
-		w.partitions = append(w.partitions, ids...)
-		for i := range w.cfg.producers {
-			w.addProducer(next(), ids[i%len(ids)], pick(w.rng, w.cfg.acks...))
-		}
-		for i := range w.cfg.consumers {
-			w.addConsumer(next(), ids[i%len(ids)])
-		}
-	})
+	modes := []bool{w.cfg.fsync}
+	if w.cfg.mixed {
+		modes = append(modes, !w.cfg.fsync)
+	}
+	for t, durable := range modes {
+		missing++
+		w.createTopic(w.newTopicOf(durable), topicNames[t], w.cfg.partitions, w.cfg.rf, func(ids []partID) {
+			missing--
+			w.partitions = append(w.partitions, ids...)
+			for i := t; i < w.cfg.producers; i += len(modes) {
+				w.addProducer(next(), ids[i/len(modes)%len(ids)], pick(w.rng, w.cfg.acks...))
+			}
+			for i := t; i < w.cfg.consumers; i += len(modes) {
+				w.addConsumer(next(), ids[i/len(modes)%len(ids)])
+			}
+		})
+	}
 	var groups partID
 	if w.cfg.groups > 0 || w.cfg.members > 0 {
 		missing++
-		w.groupTopic = w.newTopicID()
+		w.groupTopic = w.newTopicOf(true)
 		w.createTopic(w.groupTopic, "__consumer_offsets", 1, w.cfg.rf, func(ids []partID) {
 			missing--
 			groups = ids[0]
