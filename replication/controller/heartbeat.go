@@ -23,7 +23,8 @@ type HeartbeatReply struct {
 	// Err is ErrStaleBrokerEpoch if the life is over for certain: it ends for ever.
 	// ErrNotController says that this controller does not know.
 	Err error
-	// CaughtUp says that the broker has applied its own registration.
+	// CaughtUp says that the broker has applied its own registration, and that it was
+	// put out of service if it is.
 	CaughtUp bool
 	// Fenced says that the broker is not in service, or soon will not be: the
 	// heartbeat then extends no lease.
@@ -44,6 +45,8 @@ type life struct {
 	// registered and leaving are indexes at which its registration and its shutdown
 	// are committed for certain, 0 if they are not.
 	registered, leaving uint64
+	// fenced is such an index of its being out of service, 0 while it is not.
+	fenced uint64
 	// gone says that it has said its last word.
 	gone bool
 	// takeovers are when others took its id over from a living one elsewhere.
@@ -61,6 +64,20 @@ func (l *life) committed(b *Broker, applied uint64) {
 	if b.ShuttingDown && l.leaving == 0 {
 		l.leaving = applied
 	}
+	switch {
+	case !b.Fenced:
+		l.fenced = 0
+	case l.fenced == 0:
+		l.fenced = applied
+	}
+}
+
+// caughtUp reports whether a broker that has applied metadata up to an index knows
+// of its registration, and of its fencing: one that was out of service without
+// knowing would be back with a lease for what others lead now.
+func (l *life) caughtUp(fenced bool, applied uint64) bool {
+	known := func(index uint64) bool { return index > 0 && applied >= index }
+	return known(l.registered) && (!fenced || known(l.fenced))
 }
 
 // meet brings the lives into line with the brokers of the overlay.
@@ -102,7 +119,7 @@ func (a *Active) Heartbeat(h Heartbeat, now Instant) (HeartbeatReply, []Event) {
 	l.gone = h.WantFence && h.WantShutDown
 	known := a.committed.brokers[h.ID]
 	reply := HeartbeatReply{
-		CaughtUp: l.registered > 0 && h.Applied >= l.registered,
+		CaughtUp: l.caughtUp(b.Fenced, h.Applied),
 		Fenced:   b.Fenced || known == nil || known.Epoch != h.Epoch || known.Fenced,
 	}
 	switch {
