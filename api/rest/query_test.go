@@ -72,3 +72,31 @@ func TestQueryEqualsContract(t *testing.T) {
 		t.Errorf("only %d operations", checked)
 	}
 }
+
+// A GET that openapi.yaml gives an If-None-Match has its 304 there, too.
+func TestConditionsHaveAnswers(t *testing.T) {
+	var doc map[string]any
+	if err := yaml.Unmarshal(contractText(), &doc); err != nil {
+		t.Fatal(err)
+	}
+	checked := 0
+	for path, item := range doc["paths"].(map[string]any) {
+		op, ok := item.(map[string]any)["get"].(map[string]any)
+		if !ok {
+			continue
+		}
+		list, _ := op["parameters"].([]any)
+		for _, p := range list {
+			if p.(map[string]any)["$ref"] != "#/components/parameters/IfNoneMatch" {
+				continue
+			}
+			checked++
+			if _, ok := op["responses"].(map[string]any)["304"]; !ok {
+				t.Errorf("GET %s takes If-None-Match and has no 304", path)
+			}
+		}
+	}
+	if checked < 6 {
+		t.Errorf("only %d operations", checked)
+	}
+}
