@@ -15,7 +15,8 @@
 // applied index, the ids of recent proposals and what the machine wrote. Nothing
 // that depends on it (a vote, an acknowledgement, an outcome, leadership) leaves
 // before Done, so that a crash before, in or after the save loses either nothing
-// or what nobody was told.
+// or what nobody was told. That an entry is applied costs no sync, for the log has
+// it and commits it again; that members have changed does, for only they can.
 //
 // Quorum is the shell around a Core: one goroutine, a Transport and a clock.
 // Store is where it all lives, NewStore is the one over storage/meta.

@@ -149,7 +149,9 @@ func permitted(m *raftpb.ConfState, cc *raftpb.ConfChangeV2) bool {
 }
 
 // applyChange changes the members. One that makes no sense by now is passed over,
-// as nil is, which stands for one that was made before.
+// as nil is, which stands for one that was made before. That it is applied is made
+// durable before anybody hears of it: who throws away what was removed, or loses
+// what the new voters can do without, must not meet the old ones after a power cut.
 func (c *Core) applyChange(cc *raftpb.ConfChangeV2) {
 	c.changing = false
 	if cc == nil || !permitted(c.log.members, cc) {
@@ -161,7 +163,7 @@ func (c *Core) applyChange(cc *raftpb.ConfChangeV2) {
 	members := c.rn.ApplyConfChange(cc)
 	c.noView = false
 	c.log.members = raftpb.EnsureConfState(members)
-	c.membersDirty, c.out.Members = true, true
+	c.membersDirty, c.sync, c.out.Members = true, true, true
 	for id := range c.streams {
 		if !isMember(members, id) {
 			delete(c.streams, id)
