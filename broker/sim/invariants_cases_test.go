@@ -178,6 +178,22 @@ func (s *stage) crash(node int32, end int64) {
 	s.recovered(node, staged, before, true)
 }
 
+// joins has node 2 lead, which does not know of the newest record that is committed, and
+// node 3 come in sync again, which has lost all behind an end.
+func (s *stage) joins(end int64) {
+	s.os = true
+	s.crash(3, end)
+	s.decree(partitionOf(1, 0, 1, 1, 2))
+	next, err := s.newest.With([]controller.Record{&controller.BrokerRegistered{Broker: controller.Broker{ID: 3, Epoch: 4, Incarnation: "new"}}})
+	if err != nil {
+		panic(err)
+	}
+	s.apply(next)
+	s.replicas[2].hw = 2
+	s.lead(2, 1, 1, 2)
+	s.decree(partitionOf(2, 1, 3, 1, 2, 3))
+}
+
 // Each invariant is reported, and it alone, by what breaks it; what only comes
 // near it is not.
 func TestInvariants(t *testing.T) {
@@ -310,6 +326,22 @@ func TestInvariants(t *testing.T) {
 			s.crash(3, 2)
 			s.lead(2, 1, 2, 3)
 		}},
+		"as many lose all from a start within a batch on": {"", func(s *stage) {
+			s.os = true
+			for _, node := range s.nodes() {
+				if node != 1 {
+					s.write(node, b2)
+				}
+				s.write(node, batchOf(4, 0, 5, 2))
+			}
+			s.raise(1, 6)
+			for node := int32(2); node <= 3; node++ {
+				s.logs[node].restart(5)
+				s.replicas[node].hw = 5
+				s.recovered(node, staged, 6, true)
+			}
+			s.lead(2, 1, 2, 3)
+		}},
 		"one less loses it": {"I7", func(s *stage) {
 			s.os = true
 			s.crash(2, 2)
@@ -340,6 +372,12 @@ func TestInvariants(t *testing.T) {
 			next, _ := s.newest.With([]controller.Record{&controller.BrokerRegistered{Broker: controller.Broker{ID: 3, Epoch: 4, Incarnation: "new"}}})
 			s.apply(next)
 			s.decree(partitionOf(1, 0, 2, 1, 2, 3))
+		}},
+		"I8 one comes in without what its leader does not know to be committed": {"I8", func(s *stage) {
+			s.joins(2)
+		}},
+		"I8 one comes in with what its leader does not know to be committed": {"", func(s *stage) {
+			s.joins(3)
 		}},
 		"I8 one comes in whose crash is news": {"", func(s *stage) {
 			s.os = true
@@ -418,6 +456,12 @@ func TestInvariants(t *testing.T) {
 			p := partitionOf(1, 0, 1, 1)
 			s.decree(p)
 			s.replicas[1].part, s.replicas[1].maximal = p, p.ISR
+			s.raise(1, 4)
+		}},
+		"I12 a reassignment has ended, which the leader has not heard": {"", func(s *stage) {
+			s.write(2, b2)
+			s.write(3, b2)
+			s.replicas[1].part.ISR, s.replicas[1].part.Adding = []int32{1}, []int32{2, 3}
 			s.raise(1, 4)
 		}},
 		"I13 not committed": {"I13", func(s *stage) { s.acked(1, staged, &b2, -1) }},

@@ -33,8 +33,10 @@ func (c *checker) moved(node int32, id partID) {
 			c.fail("%v: the high watermark of node %d, which leads epoch %d, fell from %d to %d", id, node, epoch, was.hw, hw)
 		}
 		if same && hw > was.hw && hw > log.start {
-			if !c.ask(12, len(part.ISR) >= c.v.minISR(id)) {
-				c.fail("%v: node %d raised the high watermark from %d to %d with %v in sync, there must be %d", id, node, was.hw, hw, part.ISR, c.v.minISR(id))
+			// That there are more replicas, which all must be in sync then, may be news to it.
+			want := min(c.v.minISR(id), part.Factor())
+			if !c.ask(12, len(part.ISR) >= want) {
+				c.fail("%v: node %d raised the high watermark from %d to %d with %v in sync, there must be %d", id, node, was.hw, hw, part.ISR, want)
 			}
 		}
 		c.commit(node, p, log, hw)
@@ -273,7 +275,8 @@ func (c *checker) decided(id partID, was, is *controller.Partition, s *controlle
 					// What it lost in an earlier life it must have got back.
 					p.replica(member).lossy = false
 				}
-				c.holds(8, p, member, is.Leader, is.LeaderEpoch, min(p.end(), p.replica(is.Leader).hw))
+				// It may lead next, whatever its leader knows to be committed.
+				c.holds(8, p, member, is.Leader, is.LeaderEpoch, p.end())
 			}
 		}
 		if !c.ask(11, !slices.Contains(is.ELR, member)) {
