@@ -102,7 +102,7 @@ func (w *world) operation(kind adminKind, id partID) {
 	switch kind {
 	case adminReassign:
 		n := 1 + w.rng.IntN(min(3, len(w.nodes)))
-		if w.crew != nil && id == w.crew.id {
+		if id.Topic == w.groupTopic {
 			n = max(n, w.cfg.minISR) // with fewer no group could ever change
 		}
 		target := w.someNodes(n)
@@ -133,6 +133,40 @@ func (w *world) operation(kind adminKind, id partID) {
 		if err == nil && errors.Join(reply.Errs...) == nil {
 			w.counts.adminDone[kind]++
 		}
+	})
+}
+
+// anyPartition is one of those that clients use, also of groups.
+func (w *world) anyPartition() partID {
+	ids := w.partitions
+	if w.cfg.groups > 0 || w.cfg.members > 0 {
+		ids = append(slices.Clone(ids), partID{Topic: w.groupTopic})
+	}
+	return pick(w.rng, ids...)
+}
+
+// move gives a leadership to another replica: it comes first in the order of
+// preference, and then the preferred one is elected. Nobody is fenced, so that the
+// broker that led has a lease until it hears of it.
+func (w *world) move(id partID) {
+	p, ok := w.checks.partition(id)
+	others := slices.DeleteFunc(slices.Clone(p.ISR), func(r int32) bool { return r == p.Leader || slices.Contains(p.Removing, r) })
+	if !ok || len(others) == 0 {
+		return
+	}
+	first := pick(w.rng, others...)
+	order := []int32{first}
+	for _, r := range p.Replicas {
+		if r != first && !slices.Contains(p.Removing, r) {
+			order = append(order, r)
+		}
+	}
+	w.admin(adminAt, &controller.Reassign{Partitions: []controller.Reassignment{{ID: id, Replicas: order}}}, func(controller.Reply, error) {
+		w.admin(adminAt, &controller.Elect{IDs: []storage.ID{id}, Kind: controller.Preferred}, func(reply controller.Reply, err error) {
+			if err == nil && errors.Join(reply.Errs...) == nil {
+				w.counts.moved++
+			}
+		})
 	})
 }
 

@@ -31,6 +31,7 @@ type counts struct {
 	refusedOld, readByGroup        int
 	renewed, topicsDeleted         int
 	forgotten, campaigns, drifting int
+	apart                          int
 	// Disks that were lost.
 	losses [lossKinds]int
 	// Seeds with topics of both modes, and what was answered and lost in them: in
@@ -39,9 +40,12 @@ type counts struct {
 	removed, newVoters, givenUp                 int
 	unregistered, notUnregistered               int
 	evacuated, successors                       int
-	membersKilled, membersLeft, membersStopped  int
-	groupAsked                                  [len(groupInvariants)]int
-	admin, adminDone                            [adminKinds]int
+	// Leaderships that moved, and what readers saw of it.
+	moved, outdated, epochsRefused             int
+	placesGood, placesCut                      int
+	membersKilled, membersLeft, membersStopped int
+	groupAsked                                 [len(groupInvariants)]int
+	admin, adminDone                           [adminKinds]int
 }
 
 // count is one of them, by name.
@@ -109,6 +113,12 @@ func (c *counts) all() []count {
 		{"in them acks=all of the fsync mode", &c.ackedDurable},
 		{"of the page-cache mode", &c.ackedCached},
 		{"logs of that mode shortened by a power cut", &c.shortened},
+		{"seeds with nodes that are far apart", &c.apart},
+		{"leaderships moved on request", &c.moved},
+		{"metadata older than what a reader knew", &c.outdated},
+		{"reads refused for their leader epoch", &c.epochsRefused},
+		{"places of readers found good after a move", &c.placesGood},
+		{"places of readers cut off", &c.placesCut},
 		{"members of the quorum removed", &c.removed},
 		{"nodes that vote again as another member", &c.newVoters},
 		{"partitions given up with a disk", &c.givenUp},

@@ -24,11 +24,16 @@ const (
 	faultTransfer                  // the controller moves
 	// Those from here on are chosen with the chance of simConfig.more.
 	faultCampaign // a node stands for election at once
+	faultMove     // a leadership moves, and nobody is fenced
+	faultReassign // a partition moves
+	faultSite     // some machines lose their power, processes on others are killed
+	faultLossy    // one direction between nodes loses much of what it carries
 	faultKinds
 )
 
 var faultNames = [faultKinds]string{
 	"kill", "power", "power-all", "stop", "pause", "isolate", "one-way", "link", "reset", "slow", "stall", "flip", "transfer", "campaign",
+	"move", "reassign", "site", "lossy",
 }
 
 func (f faultKind) String() string { return faultNames[f] }
@@ -66,7 +71,7 @@ func (w *world) fault(f faultKind) {
 		n.stop(func() { w.startAfter(n, away/2) })
 	case faultPause:
 		n.pause(away)
-	case faultIsolate, faultOneWay, faultLink, faultReset, faultSlow:
+	case faultIsolate, faultOneWay, faultLink, faultReset, faultSlow, faultLossy:
 		w.netFault(f, n, away)
 	case faultStall:
 		n.disk.stalled = max(n.disk.stalled, w.now+away)
@@ -76,6 +81,12 @@ func (w *world) fault(f faultKind) {
 		n.transfer(pick(w.rng, w.nodes...).id)
 	case faultCampaign:
 		n.campaign()
+	case faultMove:
+		w.move(w.anyPartition())
+	case faultReassign:
+		w.operation(adminReassign, w.anyPartition())
+	case faultSite:
+		w.site(away)
 	case faultKinds:
 	}
 }
@@ -84,6 +95,9 @@ func (w *world) fault(f faultKind) {
 func (w *world) netFault(f faultKind, n *node, away time.Duration) {
 	ends := w.ends()
 	other := pick(w.rng, ends...)
+	if f == faultLossy {
+		other = pick(w.rng, w.nodes...).addr()
+	}
 	if other == n.addr() {
 		return
 	}
@@ -105,6 +119,8 @@ func (w *world) netFault(f faultKind, n *node, away time.Duration) {
 	case faultReset:
 		w.net.reset(n.addr(), other)
 		return
+	case faultLossy:
+		l.loss = 0.2 + 0.6*w.rng.Float64()
 	default:
 		l.slow = w.between(time.Millisecond, 400*time.Millisecond)
 	}
@@ -119,6 +135,8 @@ func (w *world) netFault(f faultKind, n *node, away time.Duration) {
 			}
 		case faultLink:
 			l.cut = false
+		case faultLossy:
+			l.loss = 0
 		default:
 			l.slow = 0
 		}
@@ -130,6 +148,17 @@ func (w *world) netFault(f faultKind, n *node, away time.Duration) {
 func (w *world) crash(n *node, power bool, away time.Duration) {
 	if n.crash(power, false) {
 		w.startAfter(n, away)
+	}
+}
+
+// site is what befalls a site whose power flickers: some machines lose it, others
+// are started anew in a hurry, and some see nothing of it.
+func (w *world) site(away time.Duration) {
+	for _, n := range w.nodes {
+		if w.rng.IntN(4) > 0 {
+			power := w.rng.IntN(2) == 0
+			w.at(w.between(0, 50*time.Millisecond), nil, func() { w.crash(n, power, w.between(0, away)) })
+		}
 	}
 }
 

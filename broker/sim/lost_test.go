@@ -62,31 +62,42 @@ func (w *world) lose() {
 	w.at(w.between(0, 3*time.Second), nil, l.work)
 }
 
-// members is the quorum as the node has it that runs and has applied most.
+// members is the quorum as the node told that has applied most so far: who begins
+// with an empty disk, and is alone, knows of no members.
 func (w *world) members() (st quorum.Status, known bool) {
-	for _, n := range w.nodes {
-		if n.p == nil {
-			continue
-		}
-		if s := n.p.meta.core.Status(); !known || s.Applied > st.Applied {
-			st, known = s, true
-		}
+	return w.quorum, len(w.quorum.Voters) > 0
+}
+
+// noteMembers notes who the members are as the node begins, or as a save lets out.
+func (n *node) noteMembers(st quorum.Status) {
+	n.voters = st.Voters
+	if st.Applied >= n.w.quorum.Applied {
+		n.w.quorum = st
 	}
-	return st, known
 }
 
 func isMember(st *quorum.Status, id uint64) bool {
 	return slices.Contains(st.Voters, id) || slices.Contains(st.Learners, id)
 }
 
-// mayLose reports whether the quorum bears the loss of a node. What is known of
-// its members may be old by the promotion of learners, which makes it bear more.
+// mayLose reports whether the quorum bears the loss of a node: a majority of the
+// voters must be left that have applied that they are the voters. What is known of
+// the members may be old by the promotion of learners, which makes it bear more.
 func (w *world) mayLose(n *node) bool {
 	st, known := w.members()
 	if !known || st.Joint || slices.ContainsFunc(st.Voters, func(id uint64) bool { return w.memberNode(id) == nil }) {
 		return false
 	}
-	return slices.Contains(st.Learners, n.member()) || slices.Contains(st.Voters, n.member()) && len(st.Voters) >= 3
+	if slices.Contains(st.Learners, n.member()) {
+		return true
+	}
+	know := 0
+	for _, o := range w.nodes {
+		if o != n && slices.Contains(st.Voters, o.member()) && slices.Equal(o.voters, st.Voters) {
+			know++
+		}
+	}
+	return slices.Contains(st.Voters, n.member()) && 2*know > len(st.Voters)
 }
 
 // wipe takes the disk of the node and gives it another one, with which it starts.
@@ -107,7 +118,7 @@ func (n *node) newDisk() {
 	}
 	w.checks.replaced(n.id)
 	n.disks++
-	n.memberID = 0
+	n.memberID, n.voters = 0, nil
 	n.store, n.logs = newMetaStore(n), map[partID]*diskLog{}
 	n.crashed, n.powerless = false, false
 	n.disk.run = runFile{clean: true, epoch: -1, boot: n.disk.boots}

@@ -51,7 +51,7 @@ type member struct {
 	// turn counts what the member was given: one generation may give twice, and
 	// what was asked before that is not taken any more.
 	turn       int
-	next       map[partID]int64
+	next       map[partID]*reader
 	kept       map[partID]int64 // committed
 	committing bool
 	// served is the leader epoch of the coordinator that has answered the last
@@ -141,7 +141,7 @@ func (m *member) lose() {
 	}
 	m.generation, m.owned, m.partitions = -1, nil, 0
 	m.turn++
-	m.next, m.kept = map[partID]int64{}, map[partID]int64{}
+	m.next, m.kept = map[partID]*reader{}, map[partID]int64{}
 }
 
 // trouble has something happen to the member now and then.
@@ -368,8 +368,9 @@ func (c *crew) String() string {
 	for _, m := range c.members {
 		var at []string
 		for _, id := range m.owned {
-			next, ok := m.next[id]
-			at = append(at, fmt.Sprintf("%s:%d/%v", short(id), next, ok))
+			if r := m.next[id]; r != nil {
+				at = append(at, fmt.Sprintf("%s:%d", short(id), r.next))
+			}
 		}
 		slices.Sort(at)
 		out = append(out, fmt.Sprintf("\n  %s up %v id %q generation %d joining %v coordinator %d: %v", m.name, m.up, m.id, m.generation, m.joining, m.node, at))

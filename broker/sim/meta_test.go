@@ -198,7 +198,9 @@ func openMetadata(p *process) (*metadata, error) {
 		Active: controller.ActiveOptions{Session: w.cfg.session, Rebalance: 2 * w.cfg.session, Stable: 3 * w.cfg.session},
 		NewID:  w.newProposalID, PartBytes: w.partBytes(),
 	}, &proposals{core, p}, machine)
-	m.applied = core.Status().Applied
+	st := core.Status()
+	m.applied = st.Applied
+	n.noteMembers(st)
 	return m, nil
 }
 
@@ -283,6 +285,9 @@ func (m *metadata) done(took int) {
 		if to := w.memberNode(msg.To); to != nil {
 			w.net.send(m.p.n.addr(), to.addr(), func() { to.step(msg) }, m.lost(msg.To))
 		}
+	}
+	if out.Members {
+		m.p.n.noteMembers(m.core.Status())
 	}
 	m.end(out)
 	old := m.shown

@@ -25,8 +25,10 @@ const maxAddr = 32
 // link is one direction between two ends.
 type link struct {
 	cut bool
-	// slow is added to each delay.
-	slow time.Duration
+	// far is added to each delay, for it is a long way, and slow for a while. loss
+	// is the share of messages lost on it, beside those that are lost everywhere.
+	far, slow time.Duration
+	loss      float64
 	// resets counts the connections that were broken: what was under way on one
 	// does not arrive.
 	resets int
@@ -69,7 +71,7 @@ func newNetwork(k *kernel, c *counts) *network {
 func (n *network) heal() {
 	for i := range n.links {
 		for j := range n.links[i] {
-			n.links[i][j].cut, n.links[i][j].slow = false, 0
+			n.links[i][j].cut, n.links[i][j].slow, n.links[i][j].loss = false, 0, 0
 		}
 	}
 	n.faults = netFaults{delay: 200 * time.Microsecond, jitter: 300 * time.Microsecond}
@@ -87,15 +89,19 @@ func (n *network) send(from, to addr, arrive func(), lost func(error)) {
 }
 
 func (n *network) sendCopies(copies int, from, to addr, arrive func(), lost func(error)) {
+	if from == to {
+		n.k.at(0, nil, func() { n.arrive(to, arrive, lost) }) // it does not travel
+		return
+	}
 	l := &n.links[from][to]
 	f := &n.faults
-	if n.k.chance(f.loss) {
+	if n.k.chance(f.loss) || n.k.chance(l.loss) {
 		n.counts.lost++
 		return
 	}
 	resets := l.resets
 	for i := range copies {
-		d := f.delay + l.slow + n.k.between(0, f.jitter)
+		d := f.delay + l.far + l.slow + n.k.between(0, f.jitter)
 		if n.k.chance(f.late) {
 			n.counts.late++
 			d += n.k.between(0, f.lateness)

@@ -38,6 +38,8 @@ type node struct {
 	crashed, powerless bool
 	// memberID is the node's id in the quorum, once it was asked for.
 	memberID uint64
+	// voters are those of the quorum as the node told last.
+	voters []uint64
 }
 
 // diskLog is a log and what the broker keeps beside it.

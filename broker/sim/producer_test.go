@@ -231,10 +231,8 @@ func (p *producer) find(then func()) {
 
 // leaderOf is the leader of a partition as a state has it, 0 for none.
 func leaderOf(s *controller.State, id partID) int32 {
-	if s != nil {
-		if t := s.Topic(id.Topic); t != nil && int(id.Partition) < t.Partitions.Len() {
-			return max(t.Partitions.At(int(id.Partition)).Leader, 0)
-		}
+	if p := partitionIn(s, id); p != nil {
+		return max(p.Leader, 0)
 	}
 	return 0
 }

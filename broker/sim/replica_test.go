@@ -296,8 +296,8 @@ func (p *process) flush(all bool) {
 	})
 }
 
-// tick is once a second: what is dirty in page-cache mode is synced, the high
-// watermarks are checkpointed, who lags is looked at.
+// tick is once a second: the high watermarks are checkpointed, who lags is looked
+// at.
 func (p *process) tick() {
 	for _, r := range p.order {
 		if p.w.chance(0.2) {
@@ -305,8 +305,13 @@ func (p *process) tick() {
 		}
 		r.alter()
 	}
-	p.flush(true)
 	p.in(time.Second, p.tick)
+}
+
+// writeBack syncs what is dirty in page-cache mode, now and then.
+func (p *process) writeBack() {
+	p.flush(true)
+	p.in(p.w.cfg.writeBack, p.writeBack)
 }
 
 // read is a consumer's request.
@@ -320,7 +325,7 @@ func (n *node) read(req readRequest, answer func(readAnswer)) {
 		answer(readAnswer{err: errNotHere})
 		return
 	}
-	if err := r.core.CheckRead(p.now()); err != nil {
+	if err := r.readable(req.current); err != nil {
 		answer(readAnswer{err: err})
 		return
 	}

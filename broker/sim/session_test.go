@@ -48,6 +48,9 @@ func (p *process) open(run runFile, unclean []storage.ID, lost bool) {
 	m.run()
 	p.session.pump()
 	p.in(w.between(0, time.Second), p.tick)
+	if w.cfg.mixed || !w.cfg.fsync {
+		p.in(w.between(0, w.cfg.writeBack), p.writeBack)
+	}
 }
 
 // pump sends what the session has to say, and does what it says.

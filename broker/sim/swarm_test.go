@@ -34,6 +34,8 @@ type simConfig struct {
 	drift                []float64     // how fast the clocks of nodes are, nil for all alike
 	losses               int           // nodes that lose their disks
 	lossEvery            time.Duration // between them
+	apart                time.Duration // how long messages between nodes are on their way at most, beside their delay
+	writeBack            time.Duration // between syncs in page-cache mode
 	window               int
 	acks                 []int8
 	pause                time.Duration // between writes of a producer
@@ -139,6 +141,22 @@ func (c *simConfig) more(r *rand.Rand) {
 		for range c.nodes { // the lease ends at three quarters of the session: a margin of a quarter
 			c.drift = append(c.drift, 1+maxDrift*(2*r.Float64()-1))
 		}
+	}
+	for f := faultMove; f < faultKinds; f++ {
+		if r.IntN(2) == 0 {
+			c.faults = append(c.faults, f)
+		}
+	}
+	c.apart = pick(r, 0, 0, 5*time.Millisecond, 40*time.Millisecond)
+	c.writeBack = pick(r, 100*time.Millisecond, time.Second, 5*time.Second)
+	if r.IntN(6) == 0 {
+		c.net.loss = 0.2
+	}
+	if r.IntN(3) == 0 {
+		c.fsync = false
+	}
+	if r.IntN(4) == 0 {
+		c.minISR = c.rf
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"leat/replication/quorum"
 	"leat/storage"
 )
 
@@ -46,6 +47,8 @@ type world struct {
 	processes  int
 	values     uint64
 	losses     []*mishap
+	// quorum is what is known of the members, by who has applied most so far.
+	quorum quorum.Status
 }
 
 func (w *world) node(id int32) *node { return w.nodes[id-1] }
@@ -113,6 +116,13 @@ func newWorld(seed uint64, log io.Writer) *world {
 	w.checks = newChecker(worldView{w}, w.hist)
 	for i := range w.cfg.nodes {
 		w.nodes = append(w.nodes, newNode(w, int32(i+1)))
+		if w.cfg.apart > 0 {
+			for j := range w.cfg.nodes {
+				if j != i {
+					w.net.links[i+1][j+1].far = time.Duration(k.more.Int64N(int64(w.cfg.apart)))
+				}
+			}
+		}
 	}
 	return w
 }
@@ -202,6 +212,9 @@ func (w *world) simulate() string {
 	}
 	if w.cfg.mixed {
 		w.counts.mixed = 1
+	}
+	if w.cfg.apart > 0 {
+		w.counts.apart = 1
 	}
 	if w.cfg.faulty > 20*time.Second {
 		w.counts.long = 1
