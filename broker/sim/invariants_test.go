@@ -228,9 +228,20 @@ func (c *checker) took(node int32, id partID, epoch int32) {
 	}
 	c.held[7]++
 	gone := func(b batch) bool { return c.buried(p, &b) }
-	if at := p.end(); c.mayLose(p, epoch, at) && slices.ContainsFunc(log.batches[log.find(at):], gone) {
-		c.forgive(p, epoch, at, log) // what was given up is back
+	if at := p.end(); c.mayLose(p, epoch, at) && (slices.ContainsFunc(log.batches[log.find(at):], gone) || c.goesAgain(p, at, log)) {
+		c.forgive(p, epoch, at, log) // what was given up is back, or gone again
 	}
+}
+
+// goesAgain reports whether a log lacks what a leader had kept of what was given up
+// behind an offset.
+func (c *checker) goesAgain(p *partTrace, at int64, log *simLog) bool {
+	return slices.ContainsFunc(c.h.losses[p.id], func(l loss) bool {
+		return slices.ContainsFunc(l.kept, func(b batch) bool {
+			j := log.find(b.base)
+			return b.base >= at && !c.buried(p, &b) && (j == len(log.batches) || !alike(&log.batches[j], &b))
+		})
+	})
 }
 
 // missing is the first committed offset that a log does not hold.
