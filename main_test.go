@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,6 +13,44 @@ import (
 	"leat/storage"
 	"leat/storage/disk"
 )
+
+// `leat serve` reads less than the whole command line, to the same effect.
+func TestServeGrammar(t *testing.T) {
+	t.Setenv("LEAT_SERVE_LOG_LEVEL", "warn")
+	config := filepath.Join(t.TempDir(), "leat.yaml")
+	if err := os.WriteFile(config, []byte("data-dir: /there\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	parse := func(grammar any, args []string) string {
+		var words bytes.Buffer
+		k, err := newParser(t.Context(), grammar, cli.IO{Out: &words, Err: &words}, func(code int) { fmt.Fprintln(&words, "exit", code) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := k.Parse(args)
+		if err != nil {
+			return words.String() + err.Error()
+		}
+		return fmt.Sprintf("%s%s: %+v", words.String(), c.Command(), c.Selected().Target.Interface())
+	}
+	for _, args := range []string{
+		"serve", "serve --help", "serve --version", "serve --help --nonsense", "serve --nonsense", "serve nonsense", "serve consume", "serve --data-dir", "serve --http-addr :1 --set a=1 --set b=2",
+		"serve --config " + config, "serve --config missing", "serve serve", "serve -h", "serve -- --help",
+	} {
+		args := strings.Fields(args)
+		if _, ok := grammar(args).(*serving); !ok {
+			t.Errorf("%s: not the short one", args)
+		}
+		if short, whole := parse(&serving{}, args), parse(&commands{}, args); short != whole {
+			t.Errorf("%s\nshort: %s\nwhole: %s", args, short, whole)
+		}
+	}
+	for _, args := range []string{"", "--help", "--version", "check", "server", "--version serve", "help serve", "completion bash"} {
+		if _, ok := grammar(strings.Fields(args)).(*commands); !ok {
+			t.Errorf("%q: not the whole one", args)
+		}
+	}
+}
 
 // What `leat check` refuses it tells in words of its own, and with --json as one
 // object of the same shape, too.

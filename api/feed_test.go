@@ -260,9 +260,9 @@ func TestFeedExpandsAhead(t *testing.T) {
 // that has no room there is read once it has, and nothing stays reserved.
 func TestFeedNoRoom(t *testing.T) {
 	b := openBroker(t)
-	makeTopic(t, b, "t", 1, "compression.type", "zstd")
+	makeTopic(t, b, "t", 1, "compression.type", "zstd", "max.message.bytes", "4000000")
 	produce(t, b, "t", 0, "first")
-	values := make([]string, 10_000)
+	values := make([]string, 20_000) // more than a pooled buffer has room for
 	for i := range values {
 		values[i] = filled(150)
 	}

@@ -40,7 +40,10 @@ type Commands struct {
 	Completion CompletionCmd `cmd:"" help:"Print a script that teaches a shell to complete this command line."`
 	Version    VersionCmd    `cmd:"" help:"Print the version."`
 	Help       HelpCmd       `cmd:"" help:"Show the help of leat or of a command."`
+}
 
+// Flags are the flags of every command, to be embedded like Commands.
+type Flags struct {
 	VersionFlag versionFlag `name:"version" env:"-" help:"Print the version."`
 }
 

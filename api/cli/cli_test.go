@@ -34,7 +34,10 @@ func leat(ctx context.Context, t *testing.T, in io.Reader, args ...string) (out,
 
 func run(ctx context.Context, t *testing.T, std IO, args ...string) error {
 	t.Helper()
-	var commands Commands
+	var commands struct {
+		Commands
+		Flags
+	}
 	exited := false
 	parser, err := kong.New(&commands, append(Options(), kong.Name("leat"), kong.DefaultEnvars("LEAT"), kong.Vars{"version": "v1.2.3"},
 		kong.Writers(std.Out, std.Err), kong.Exit(func(int) { exited = true }))...)

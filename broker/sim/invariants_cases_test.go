@@ -319,6 +319,19 @@ func TestInvariants(t *testing.T) {
 			s.crash(3, 2)
 			s.moved(1, staged)
 		}},
+		"I8 a member that lost what the leader still counts on": {"", func(s *stage) {
+			s.os = true
+			more := batchOf(4, 0, 5, 2)
+			s.write(2, b2)
+			s.write(3, b2)
+			for _, node := range s.nodes() {
+				s.write(node, more)
+			}
+			s.crash(3, 3)
+			s.write(3, b2)
+			s.raise(1, 4) // all that is committed, and less than node 3 had
+			s.raise(1, 6)
+		}},
 		"I8 a leader whose disk has less": {"I8", func(s *stage) {
 			s.logs[1].durable = 2
 			s.moved(1, staged)
@@ -412,6 +425,28 @@ func TestInvariants(t *testing.T) {
 			s.wiped(3, staged, diskReplaced)
 			delete(s.logs, 2)
 			delete(s.logs, 3)
+			s.acked(1, staged, &b1, -1)
+		}},
+		"I13 held by those who are taken away, which the leader has not heard": {"", func(s *stage) {
+			p := partitionOf(1, 1, 1, 1)
+			p.Replicas = []int32{1}
+			s.decree(p)
+			for _, node := range []int32{2, 3} {
+				s.wiped(node, staged, "unassigned")
+				delete(s.logs, node)
+			}
+			s.acked(1, staged, &b1, -1)
+		}},
+		"I13 not held by those who are taken away": {"I13", func(s *stage) {
+			p := partitionOf(1, 1, 1, 1)
+			p.Replicas = []int32{1}
+			s.decree(p)
+			for _, node := range []int32{2, 3} {
+				s.logs[node].truncate(2)
+				s.cut(node, staged, 2, 2)
+				s.wiped(node, staged, "unassigned")
+				delete(s.logs, node)
+			}
 			s.acked(1, staged, &b1, -1)
 		}},
 		"I13 of a topic that is gone": {"", func(s *stage) {

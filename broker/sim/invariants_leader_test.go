@@ -160,9 +160,11 @@ func (c *checker) acked(node int32, id partID, b *batch, acks int8) {
 	holders := 0
 	for _, host := range c.v.nodes() {
 		log := c.v.log(host, id)
+		was := p.replica(host)
 		// One that has lost it meanwhile had it when it counted; with its disk the log is
-		// gone, too.
-		if p.replica(host).lossy || log != nil && (log.damaged || c.has(log, b)) {
+		// gone, too. So had one that was taken away, which the leader has not heard.
+		gone := log == nil && b.epoch < was.since && b.next() <= was.dropped
+		if was.lossy || gone || log != nil && (log.damaged || c.has(log, b)) {
 			holders++
 		}
 	}

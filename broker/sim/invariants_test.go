@@ -127,14 +127,17 @@ type replicaTrace struct {
 	hw                 int64
 	// compared is how far its log was found to be the committed one.
 	compared int64
-	// lossy is set while the log lacks what the node had acknowledged, in the life
-	// with that broker epoch.
+	// lossy is set while the log lacks what the node had acknowledged, all below
+	// had, in the life with that broker epoch.
 	lossy bool
+	had   int64
 	life  int64
 	end   int64 // of its log
 	// since is the leader epoch in which the node's last log went, for it was no
-	// replica any more. What leaders of earlier ones believe is of that log.
-	since int32
+	// replica any more, and dropped where that ended. What leaders of earlier epochs
+	// believe is of that log.
+	since   int32
+	dropped int64
 }
 
 // nodeTrace is what was last seen of a node.
@@ -289,7 +292,7 @@ func (c *checker) forgive(p *partTrace, epoch int32, from int64, log *simLog) {
 		p.committed = p.committed[:len(p.committed)-1]
 	}
 	for _, r := range p.replicas {
-		r.compared = min(r.compared, from)
+		r.compared, r.had = min(r.compared, from), min(r.had, from)
 	}
 }
 
@@ -325,9 +328,10 @@ func (c *checker) appended(node int32, id partID, b *batch) {
 }
 
 // regained notes that a node has again what it had lost, on its disk if that is
-// what acknowledges.
+// what acknowledges. What is committed is not enough: a leader that has not heard
+// of the loss may commit more by what it was told before.
 func (c *checker) regained(node int32, p *partTrace, log *simLog) {
-	if r := p.replica(node); r.lossy && c.acknowledged(log) >= p.end() {
+	if r := p.replica(node); r.lossy && c.acknowledged(log) >= max(p.end(), r.had) {
 		r.lossy = false
 	}
 }
@@ -352,7 +356,7 @@ func (c *checker) recovered(node int32, id partID, endBefore int64, mayLose bool
 	log := c.v.log(node, id)
 	c.asBatches(node, id)
 	was := p.replica(node)
-	p.replicas[node] = &replicaTrace{leaderEpoch: -1, epoch: -1, end: log.end, lossy: was.lossy, life: was.life, since: was.since}
+	p.replicas[node] = &replicaTrace{leaderEpoch: -1, epoch: -1, end: log.end, lossy: was.lossy, had: was.had, life: was.life, since: was.since}
 	if mayLose && (log.end < endBefore || log.damaged) {
 		c.forget(node, p, log.end, endBefore)
 	}
@@ -362,7 +366,10 @@ func (c *checker) forget(node int32, p *partTrace, from, to int64) {
 	p.gone = append(p.gone, forgotten{node, from, to})
 	b, _ := c.newest.Broker(node)
 	r := p.replica(node)
-	r.lossy, r.life = true, b.Epoch
+	if r.lossy {
+		to = max(to, r.had)
+	}
+	r.lossy, r.had, r.life = true, to, b.Epoch
 }
 
 // wiped is called when a node no longer has a log: its assignment ended, or its
@@ -372,7 +379,7 @@ func (c *checker) wiped(node int32, id partID, why string) {
 	if why == diskReplaced {
 		was := p.replica(node)
 		c.forget(node, p, 0, was.end)
-		p.replicas[node] = &replicaTrace{leaderEpoch: -1, epoch: -1, lossy: true, life: was.life, since: was.since}
+		p.replicas[node] = &replicaTrace{leaderEpoch: -1, epoch: -1, lossy: true, had: was.had, life: was.life, since: was.since}
 		return
 	}
 	now, exists := c.partition(id)
@@ -382,7 +389,7 @@ func (c *checker) wiped(node int32, id partID, why string) {
 	if !c.ask(25, !exists || !slices.Contains(now.Replicas, node) || late) {
 		c.fail("%v: node %d, a replica of %v, dropped its log: %s", id, node, now.Replicas, why)
 	}
-	p.replicas[node] = &replicaTrace{leaderEpoch: -1, epoch: -1, since: now.LeaderEpoch}
+	p.replicas[node] = &replicaTrace{leaderEpoch: -1, epoch: -1, since: now.LeaderEpoch, dropped: p.replica(node).end}
 }
 
 // diskReplaced is why a log is gone that nobody removed.

@@ -247,7 +247,8 @@ func (r *runner) process(i int) (err error) {
 	return cmd.Wait()
 }
 
-// take adds what a seed has shown, and tells how far it is every few seconds.
+// take adds what a seed has shown, and tells of a failure at once, and how far it
+// is every few seconds.
 func (r *runner) take(got *result) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -262,6 +263,7 @@ func (r *runner) take(got *result) {
 	}
 	if got.Broken != "" {
 		r.broken[got.Seed] = got.Broken
+		fmt.Printf("sim: seed %d failed: %s\n", got.Seed, got.Broken)
 	}
 	if time.Since(r.shown) > 5*time.Second || r.done == r.total {
 		r.shown = time.Now()

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"testing"
 
+	"go.etcd.io/raft/v3/raftpb"
+
 	"leat/replication/quorum"
 	"leat/replication/quorum/quorumtest"
 )
@@ -172,5 +174,69 @@ func TestReadsAreBounded(t *testing.T) {
 	c.tick(40)
 	if len(l.ended) != taken || l.ended[first].Outcome != quorum.Unknown {
 		t.Errorf("%d of %d have ended, the first as %+v", len(l.ended), taken, l.ended[first])
+	}
+}
+
+// TestPromoteTheNear proves that a learner becomes no voter while it lags, though it
+// lives, nor once it has died, though it has caught up; and that it does as soon as
+// it is well.
+func TestPromoteTheNear(t *testing.T) {
+	for name, cut := range map[string]func(m quorum.Message) bool{
+		"it hears the heartbeats and gets no entry": func(m quorum.Message) bool {
+			return m.To == 2 && m.Raft.GetType() == raftpb.MsgApp
+		},
+		"it is gone": func(m quorum.Message) bool { return m.To == 2 || m.From == 2 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, first := one(t, quorum.Options{QuorumSize: 3})
+			c.add(2, nil)
+			c.learner(2)
+			c.commit("a")
+			c.tick(4)
+			lags := name != "it is gone"
+			c.sent = func(m quorum.Message) { c.cut[[2]uint64{m.From, m.To}] = cut(m) }
+			c.tick(40)
+			for range 100 {
+				if lags {
+					c.commit("b")
+				}
+			}
+			c.add(3, nil)
+			c.learner(3)
+			c.tick(60)
+			if st := first.core.Status(); !slices.Equal(st.Voters, []uint64{1}) {
+				t.Fatalf("meanwhile: %+v", st)
+			}
+			c.sent = nil
+			clear(c.cut)
+			c.tick(60)
+			if st := first.core.Status(); !slices.Equal(st.Voters, []uint64{1, 2, 3}) || st.Joint {
+				t.Fatalf("afterwards: %+v", st)
+			}
+		})
+	}
+}
+
+// TestLoneSpeaks proves that an only member, whose term costs no sync while nobody
+// hears of it, makes it durable before it answers somebody who was a member once.
+func TestLoneSpeaks(t *testing.T) {
+	c, n := one(t, quorum.Options{})
+	if n.store.Unsynced() == 0 {
+		t.Fatal("its term is durable already")
+	}
+	watch(c)
+	heard := false
+	sent := c.sent
+	c.sent = func(m quorum.Message) {
+		heard = true
+		sent(m)
+	}
+	old := &raftpb.Message{Type: raftpb.MsgHeartbeat.Enum(), From: new(uint64(9)), To: new(uint64(1)), Term: new(uint64(1))}
+	if err := n.core.Step(quorum.Message{From: 9, To: 1, Raft: old}); err != nil {
+		t.Fatal(err)
+	}
+	c.work(n)
+	if !heard {
+		t.Error("it has answered nothing")
 	}
 }

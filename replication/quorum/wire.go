@@ -74,7 +74,9 @@ func DecodeMessage(b []byte) (Message, error) {
 		}
 		size := binary.BigEndian.Uint32(b)
 		m.Raft = &raftpb.Message{}
-		if err := proto.Unmarshal(b[4:4+size], m.Raft); err != nil {
+		// Of a field that is not known nothing is kept: Raft compares members with all
+		// that they have, and panics.
+		if err := (proto.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(b[4:4+size], m.Raft); err != nil {
 			return Message{}, fmt.Errorf("%w: %w", ErrMessage, err)
 		}
 		b = b[4+size:]
