@@ -178,22 +178,6 @@ func (s *stage) crash(node int32, end int64) {
 	s.recovered(node, staged, before, true)
 }
 
-// joins has node 2 lead, which does not know of the newest record that is committed, and
-// node 3 come in sync again, which has lost all behind an end.
-func (s *stage) joins(end int64) {
-	s.os = true
-	s.crash(3, end)
-	s.decree(partitionOf(1, 0, 1, 1, 2))
-	next, err := s.newest.With([]controller.Record{&controller.BrokerRegistered{Broker: controller.Broker{ID: 3, Epoch: 4, Incarnation: "new"}}})
-	if err != nil {
-		panic(err)
-	}
-	s.apply(next)
-	s.replicas[2].hw = 2
-	s.lead(2, 1, 1, 2)
-	s.decree(partitionOf(2, 1, 3, 1, 2, 3))
-}
-
 // Each invariant is reported, and it alone, by what breaks it; what only comes
 // near it is not.
 func TestInvariants(t *testing.T) {
@@ -340,26 +324,6 @@ func TestInvariants(t *testing.T) {
 			s.write(2, b2)
 			s.replicas[1].maximal = []int32{1, 2}
 			s.raise(1, 4)
-		}},
-		"I8 one comes in again without what it lost": {"I8", func(s *stage) {
-			s.os = true
-			s.crash(3, 2)
-			s.decree(partitionOf(1, 0, 1, 1, 2))
-			next, _ := s.newest.With([]controller.Record{&controller.BrokerRegistered{Broker: controller.Broker{ID: 3, Epoch: 4, Incarnation: "new"}}})
-			s.apply(next)
-			s.decree(partitionOf(1, 0, 2, 1, 2, 3))
-		}},
-		"I8 one comes in without what its leader does not know to be committed": {"I8", func(s *stage) {
-			s.joins(2)
-		}},
-		"I8 one comes in with what its leader does not know to be committed": {"", func(s *stage) {
-			s.joins(3)
-		}},
-		"I8 one comes in whose crash is news": {"", func(s *stage) {
-			s.os = true
-			s.decree(partitionOf(1, 0, 1, 1, 2))
-			s.crash(3, 2)
-			s.decree(partitionOf(1, 0, 2, 1, 2, 3))
 		}},
 		"I8 a decision that is old news": {"", func(s *stage) {
 			s.decree(partitionOf(1, 0, 1, 1, 2))

@@ -137,7 +137,7 @@ func (c *checker) holds(number int, p *partTrace, member, leader, epoch int32, h
 	// To the records of a leader that was deposed an unclean election may have put an end.
 	over := func(l loss) bool { return epoch < l.epoch && l.from < hw }
 	if !c.ask(number, c.acknowledged(log) >= hw || slices.ContainsFunc(c.h.losses[p.id], over)) {
-		c.fail("%v: node %d has acknowledged %d, the high watermark of node %d is %d", p.id, member, c.acknowledged(log), leader, hw)
+		c.fail("%v: node %d has acknowledged %d, and must hold what node %d had committed or began with, up to %d", p.id, member, c.acknowledged(log), leader, hw)
 	}
 }
 
@@ -277,8 +277,9 @@ func (c *checker) decided(id partID, was, is *controller.Partition, s *controlle
 					// What it lost in an earlier life it must have got back.
 					p.replica(member).lossy = false
 				}
-				// It may lead next, whatever its leader knows to be committed.
-				c.holds(8, p, member, is.Leader, is.LeaderEpoch, p.end())
+				// It may lead next, whatever its leader knows to be committed: that is not
+				// behind where its leadership began (KAFKA-7128).
+				c.holds(8, p, member, is.Leader, is.LeaderEpoch, max(p.end(), p.begins[is.LeaderEpoch]))
 			}
 		}
 		if !c.ask(11, !slices.Contains(is.ELR, member)) {

@@ -81,6 +81,7 @@ func newChecker(v view, h *history) *checker {
 type partTrace struct {
 	id      partID
 	leaders map[int32]int32 // by leader epoch
+	begins  map[int32]int64 // by leader epoch, where its leader's log ended then
 	// written has every batch that any log ever held, by where it was written.
 	written map[place]trail
 	// committed is the log below the highest high watermark of any leader: the
@@ -157,7 +158,7 @@ func (c *checker) part(id partID) *partTrace {
 	p := c.parts[id]
 	if p == nil {
 		p = &partTrace{
-			id: id, leaders: map[int32]int32{}, written: map[place]trail{}, seqs: map[sequence]int64{},
+			id: id, leaders: map[int32]int32{}, begins: map[int32]int64{}, written: map[place]trail{}, seqs: map[sequence]int64{},
 			unclean: map[int32]bool{}, replicas: map[int32]*replicaTrace{},
 		}
 		c.parts[id] = p
@@ -218,6 +219,7 @@ func (c *checker) took(node int32, id partID, epoch int32) {
 		c.h.unclean[id] = max(c.h.unclean[id], epoch)
 	}
 	log := c.v.log(node, id)
+	p.begins[epoch] = log.end
 	c.asFolded(node, id, log)
 	// One that learns so late that it led may lack what leaders after it committed.
 	from, complete := p.missing(log)
