@@ -102,10 +102,7 @@ func (w *world) operation(kind adminKind, id partID) {
 	switch kind {
 	case adminReassign:
 		n := 1 + w.rng.IntN(min(3, len(w.nodes)))
-		if id.Topic == w.groupTopic {
-			n = max(n, w.cfg.minISR) // with fewer no group could ever change
-		}
-		target := w.someNodes(n)
+		target := w.someNodes(max(n, w.leastReplicas(id)))
 		if w.chance(0.2) {
 			target = nil // cancels what is under way
 		}
@@ -134,6 +131,15 @@ func (w *world) operation(kind adminKind, id partID) {
 			w.counts.adminDone[kind]++
 		}
 	})
+}
+
+// leastReplicas is to how many replicas an operator moves a partition at least: with
+// fewer than min.insync.replicas no group could ever change.
+func (w *world) leastReplicas(id partID) int {
+	if id.Topic == w.groupTopic {
+		return w.cfg.minISR
+	}
+	return 1
 }
 
 // anyPartition is one of those that clients use, also of groups.

@@ -89,8 +89,8 @@ func (l *mishap) move(id partID, p *controller.Partition, s *controller.State) {
 			target = append(target, other)
 		}
 	}
-	if len(target) == 0 {
-		return
+	if len(target) < w.leastReplicas(id) {
+		return // others come back before that
 	}
 	ev := &controller.Reassign{Partitions: []controller.Reassignment{{ID: id, Replicas: target}}}
 	w.admin(adminAt, ev, func(reply controller.Reply, err error) {
