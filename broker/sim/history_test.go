@@ -222,6 +222,22 @@ func (h *history) killer(id partID, epoch int32, offset int64) int {
 	return first
 }
 
+// returned is the epoch of the last leader that kept what epoch wrote at offset, if
+// that had been given up before.
+func (h *history) returned(id partID, epoch int32, offset int64) (again int32, ok bool) {
+	kept := false
+	for i := len(h.losses[id]) - 1; i >= 0; i-- {
+		switch l := &h.losses[id][i]; {
+		case epoch >= l.epoch || offset < l.from:
+		case !l.keeps(epoch, offset):
+			return again, kept
+		case !kept:
+			again, kept = l.epoch, true
+		}
+	}
+	return 0, false
+}
+
 // around shows what was done near an offset of a partition, for a report.
 func (h *history) around(id partID, offset int64) string {
 	const window = 5

@@ -98,6 +98,14 @@ func (c *checker) buried(p *partTrace, b *batch) bool {
 	return c.h.killer(p.id, b.epoch, b.base) < len(c.h.losses[p.id])
 }
 
+// knew reports whether a batch that was given up is with a leader again, who may have
+// to commit it anew, and a replica knows from before that it was committed.
+func (c *checker) knew(node int32, p *partTrace, was *replicaTrace, b *batch, hw int64) bool {
+	again, returned := c.h.returned(p.id, b.epoch, b.base)
+	heard := was.leaderEpoch >= 0 && c.v.replica(node, p.id).LeaderEpoch() >= again
+	return returned && (hw <= was.hw || !heard)
+}
+
 // prefix asks whether a replica's log below its own high watermark is the
 // committed one.
 func (c *checker) prefix(node int32, p *partTrace, was *replicaTrace, log *simLog, hw int64) {
@@ -106,7 +114,7 @@ func (c *checker) prefix(node int32, p *partTrace, was *replicaTrace, log *simLo
 	}
 	for i := log.find(was.compared); i < len(log.batches) && log.batches[i].next() <= hw; i++ {
 		b := &log.batches[i]
-		if c.buried(p, b) {
+		if c.buried(p, b) || b.base >= p.end() && c.knew(node, p, was, b, hw) {
 			return
 		}
 		j, found := slices.BinarySearchFunc(p.committed, b.base, func(b batch, base int64) int { return int(b.base - base) })

@@ -28,6 +28,15 @@ func (s *stage) ends(node int32) {
 	}
 }
 
+// bringsBack has an unclean election of node 2 give up what one of node 1 brings
+// back, with which node 3 follows.
+func (s *stage) bringsBack() {
+	s.crash(2, 2)
+	s.unclean(2, 2)
+	s.unclean(1, 3)
+	s.replicas[3].part = s.replicas[1].part
+}
+
 // What an unclean election may lose is lost, and no more: neither what a clean one
 // must have, nor what is there again.
 func TestInvariantsUnclean(t *testing.T) {
@@ -102,6 +111,36 @@ func TestInvariantsUnclean(t *testing.T) {
 			s.raise(1, 4)
 			s.unclean(2, 4)
 			s.ends(2)
+		}},
+		"a follower knows what is brought back to be committed": {"", func(s *stage) {
+			s.bringsBack()
+			s.moved(3, staged)
+			s.raise(1, 4)
+			s.write(3, b2)
+			s.raise(3, 4)
+		}},
+		"a follower that starts knows what is brought back to be committed": {"", func(s *stage) {
+			s.bringsBack()
+			s.recovered(3, staged, 3, false)
+			s.moved(3, staged)
+		}},
+		"a follower that has not heard hears from one that was deposed what is brought back": {"", func(s *stage) {
+			s.bringsBack()
+			s.replicas[3].part = partitionOf(1, 0, 0, 1, 2, 3)
+			s.write(3, b2)
+			s.raise(3, 4)
+		}},
+		"I7 a follower takes what is brought back for committed before its leader does": {"I7", func(s *stage) {
+			s.bringsBack()
+			s.moved(3, staged)
+			s.write(3, b2)
+			s.raise(3, 4)
+		}},
+		"I7 a follower knows something else to be committed than what is brought back": {"I7", func(s *stage) {
+			s.bringsBack()
+			s.raise(1, 4)
+			s.logs[3].batches[1] = batchOf(2, 0, 9, 1)
+			s.moved(3, staged)
 		}},
 		"one brings back what another one keeps, and it is gone": {"lost-write", func(s *stage) {
 			s.crash(2, 2)
