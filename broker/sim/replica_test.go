@@ -345,12 +345,16 @@ func (n *node) read(req readRequest, answer func(readAnswer)) {
 }
 
 // damaged is a log whose bits have flipped: the broker is stopped, and the log is
-// given up when it starts again.
+// given up when it starts again. What found it goes on to its end, which must not
+// happen without a process.
 func (p *process) damaged(err error) {
-	if errors.Is(err, errDamaged) && !p.over {
+	if !errors.Is(err, errDamaged) {
+		return
+	}
+	p.in(0, func() {
 		p.n.crash(false, false)
 		p.w.startAfter(p.n, p.w.between(50*time.Millisecond, 500*time.Millisecond))
-	}
+	})
 }
 
 // alter asks the controller for the ISR change that the core wants.
