@@ -222,17 +222,12 @@ func (h *history) killer(id partID, epoch int32, offset int64) int {
 	return first
 }
 
-// returned is the epoch of the last leader that kept what epoch wrote at offset, if
-// that had been given up before.
-func (h *history) returned(id partID, epoch int32, offset int64) (again int32, ok bool) {
-	kept := false
-	for i := len(h.losses[id]) - 1; i >= 0; i-- {
-		switch l := &h.losses[id][i]; {
-		case epoch >= l.epoch || offset < l.from:
-		case !l.keeps(epoch, offset):
-			return again, kept
-		case !kept:
-			again, kept = l.epoch, true
+// keeper is the epoch of the last leader that might have given up what epoch wrote
+// at offset, if it kept that.
+func (h *history) keeper(id partID, epoch int32, offset int64) (last int32, ok bool) {
+	for _, l := range slices.Backward(h.losses[id]) {
+		if epoch < l.epoch && offset >= l.from {
+			return l.epoch, l.keeps(epoch, offset)
 		}
 	}
 	return 0, false

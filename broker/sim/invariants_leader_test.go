@@ -101,9 +101,9 @@ func (c *checker) buried(p *partTrace, b *batch) bool {
 // knew reports whether a batch that was given up is with a leader again, who may have
 // to commit it anew, and a replica knows from before that it was committed.
 func (c *checker) knew(node int32, p *partTrace, was *replicaTrace, b *batch, hw int64) bool {
-	again, returned := c.h.returned(p.id, b.epoch, b.base)
+	again, kept := c.h.keeper(p.id, b.epoch, b.base)
 	heard := was.leaderEpoch >= 0 && c.v.replica(node, p.id).LeaderEpoch() >= again
-	return returned && (hw <= was.hw || !heard)
+	return kept && (hw <= was.hw || !heard)
 }
 
 // prefix asks whether a replica's log below its own high watermark is the
