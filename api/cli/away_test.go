@@ -126,8 +126,8 @@ func TestSilentServer(t *testing.T) {
 	t.Cleanup(func() { _ = silent.Close() })
 	for _, command := range []string{"topic list", "consume t", "produce t", "cluster describe", "bench consume t"} {
 		addr := silent.Addr().String()
-		_, words, code := leat(t.Context(), t, strings.NewReader("x\n"), append(strings.Fields(command), "--server", addr, "--timeout", "1500ms")...)
-		if code != 1 || !strings.Contains(words, "leat: "+addr+" does not answer; ") || !strings.Contains(words, addr+" did not answer within 1500ms (--timeout)") {
+		_, words, code := leat(t.Context(), t, strings.NewReader("x\n"), append(strings.Fields(command), "--server", addr, "--timeout", "2s")...)
+		if code != 1 || !strings.Contains(words, "leat: "+addr+" does not answer; ") || !strings.Contains(words, addr+" did not answer within 2s (--timeout)") {
 			t.Errorf("%s: exit %d, %s", command, code, words)
 		}
 	}
