@@ -78,13 +78,15 @@ type NewTopic struct {
 	Configs map[string]string
 }
 
-// CreateTopics makes topics, each by itself: Reply.Errs tells which.
+// CreateTopics makes topics, each by itself: Reply.Errs tells which. One that comes
+// again, and late, does not bring back what was deleted meanwhile: brokers may yet have
+// to remove the data of that id.
 type CreateTopics struct{ Topics []NewTopic }
 
 func (ev *CreateTopics) step(s *State) (Reply, []Record) {
 	reply := Reply{Errs: make([]error, len(ev.Topics))}
 	var out []Record
-	seen := map[string]bool{}
+	seen, ids := map[string]bool{}, map[storage.TopicID]bool{}
 	for i := range ev.Topics {
 		t := &ev.Topics[i]
 		if s.TopicNamed(t.Name) != nil || seen[t.Name] {
@@ -92,11 +94,14 @@ func (ev *CreateTopics) step(s *State) (Reply, []Record) {
 			continue
 		}
 		replicas, err := assign(s, t)
+		if err == nil && (s.topics.get(t.ID) != nil || s.Dying(t.ID) || ids[t.ID]) {
+			err = fmt.Errorf("%w, or did: the id %s of %q is taken", ErrTopicExists, t.ID, t.Name)
+		}
 		if err != nil {
 			reply.Errs[i] = err
 			continue
 		}
-		seen[t.Name] = true
+		seen[t.Name], ids[t.ID] = true, true
 		out = append(out, &TopicCreated{ID: t.ID, Name: t.Name})
 		for p, r := range replicas {
 			out = append(out, newPartition(s, t.ID, int32(p), r))
