@@ -70,7 +70,7 @@ func (c *checker) believe(node int32, p *partTrace, log *simLog, hw int64) {
 		if c.buried(p, &b) {
 			return
 		}
-		if !c.ask(7, b.base == p.end() || b.base == log.start && c.mayBegin(p)) {
+		if !c.ask(7, b.base == p.end() || b.base > p.end() && b.base <= log.start && c.mayBegin(p)) {
 			c.fail("%v: node %d commits %+v, all before ends at %d", p.id, node, b, p.end())
 		}
 		c.held[16]++

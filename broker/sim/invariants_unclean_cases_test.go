@@ -57,6 +57,28 @@ func TestInvariantsUnclean(t *testing.T) {
 			s.write(2, batchOf(5, 2, 9, 1))
 			s.raise(2, 6)
 		}},
+		"a log that begins within what is brought back": {"", func(s *stage) {
+			s.write(2, b2)
+			for _, node := range []int32{1, 2} {
+				s.write(node, batchOf(4, 0, 5, 2))
+			}
+			s.crash(3, 0)
+			s.unclean(3, 2)
+			s.logs[1].raise(5)
+			s.unclean(1, 3)
+			s.raise(1, 6)
+		}},
+		"I7 a log without the beginning of what is brought back": {"I7", func(s *stage) {
+			s.write(2, b2)
+			for _, node := range []int32{1, 2} {
+				s.write(node, batchOf(4, 0, 5, 2))
+			}
+			s.crash(3, 0)
+			s.unclean(3, 2)
+			s.unclean(1, 3)
+			s.logs[1].batches = s.logs[1].batches[1:]
+			s.raise(1, 6)
+		}},
 		"the others follow": {"", func(s *stage) {
 			s.decree(partitionOf(-1, 1, 1, 1))
 			s.crash(2, 2)
