@@ -175,15 +175,21 @@ func (m *member) trouble() {
 // ask makes a request to the coordinator. After an error the coordinator
 // is looked for anew. done gets the token's answer.
 func (m *member) ask(r *memberRequest, timeout time.Duration, done func(group.Answer)) {
-	w := m.w
+	w, life := m.w, m.life
 	if m.node == 0 {
 		w.describe(m.at, func(s *controller.State) {
+			if m.life != life {
+				if r.ended != nil {
+					r.ended(group.Answer{Err: errNotHere})
+				}
+				return
+			}
 			m.node = leaderOf(s, m.c.id)
 			m.later(w.between(10*time.Millisecond, 100*time.Millisecond), func() { done(group.Answer{Err: errNotHere}) })
 		})
 		return
 	}
-	life, n := m.life, w.node(m.node)
+	n := w.node(m.node)
 	r.group, r.id = m.c.name, m.c.id
 	callOnce(w.net, m.at, n.addr(), timeout, func(answer func(group.Answer)) { n.ofMember(r, answer) },
 		func(a group.Answer, err error) {
