@@ -303,6 +303,7 @@ func TestLeaseGaps(t *testing.T) {
 		t.Errorf("leases of nothing: %+v", got)
 	}
 	produce(t, b, AcksAll, "orders", 0, "g")
+	take.Wait = MaxLeaseWait // the group hears of new records after their producer
 	if l := w.takeOne(take); l.First != 6 || l.Next != 7 || l.Gap != (Gap{3, 6}) || l.Deliveries != 1 {
 		t.Errorf("%+v", l)
 	}
