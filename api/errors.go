@@ -270,10 +270,12 @@ func (r *row) describe(err error) Error {
 
 // bounded keeps a name or value that a request has made long from coming back
 // whole.
-func bounded(detail string) string {
-	const most = 2 << 10
-	if len(detail) > most {
-		return strings.ToValidUTF8(detail[:most], "") + "…"
+func bounded(detail string) string { return clip(detail, 2<<10) }
+
+// clip is at most so many bytes of a text, with a mark if that is not all.
+func clip(text string, most int) string {
+	if len(text) > most {
+		return strings.ToValidUTF8(text[:most], "") + "…"
 	}
-	return detail
+	return text
 }

@@ -323,13 +323,7 @@ func (p *jsonParser) place() *ItemError {
 
 // clipPointer bounds a pointer, which has the names of members as the request has
 // them.
-func clipPointer(ptr jsontext.Pointer) string {
-	const most = 256
-	if len(ptr) > most {
-		return strings.ToValidUTF8(string(ptr[:most]), "") + "…"
-	}
-	return string(ptr)
-}
+func clipPointer(ptr jsontext.Pointer) string { return clip(string(ptr), 256) }
 
 // at is the place of a byte of the document.
 func (p *jsonParser) at(offset int) *ItemError {
