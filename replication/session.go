@@ -100,13 +100,17 @@ func (s *Session) WantFence(out bool, now Instant) {
 }
 
 // SetAlone says whether there is another broker. The first that comes ends the
-// lease without end, before it can be elected: it is renewed by a heartbeat.
+// lease without end, before it can be elected: it is renewed by a heartbeat. Who is
+// left alone in service has it at once, who is left fenced when it is back in
+// service; nobody has to take over from who is about to stop.
 func (s *Session) SetAlone(alone bool, now Instant) {
 	switch {
 	case alone == s.o.Alone:
 		return
 	case alone && s.phase == Running:
 		s.lease = Forever
+	case alone && s.phase == Draining:
+		s.phase = Parting
 	case !alone:
 		s.lease, s.due = min(s.lease, now), now
 	}
@@ -175,7 +179,7 @@ func (s *Session) Next(now Instant) (Send, bool) {
 // Due is when Next has something to say at the earliest.
 func (s *Session) Due() Instant {
 	switch {
-	case s.phase == Ended || s.asking || s.phase >= Fenced && s.o.Alone || s.phase >= Parting && s.epoch < 0:
+	case s.phase == Ended || s.asking || s.phase > Fenced && s.o.Alone || s.phase >= Parting && s.epoch < 0:
 		return Forever
 	case s.phase == Registering:
 		return s.retry.until
@@ -241,13 +245,16 @@ func (s *Session) Answered(sent Send, reply controller.HeartbeatReply, err error
 	}
 	s.told, s.retry = sent.number, backoff{}
 	switch {
-	case reply.Fenced && !s.o.Alone:
+	case reply.Fenced && (!s.o.Alone || s.phase == Fenced):
 		s.lease, s.fenced = min(s.lease, now), max(s.fenced, sent.number)
 		if s.phase == Running {
 			s.phase = Fenced
 		}
 	case s.phase == Fenced:
 		s.phase = Running
+		if s.o.Alone {
+			s.lease = Forever
+		}
 	}
 	if s.phase == Draining && reply.MayStop {
 		s.phase = Parting
