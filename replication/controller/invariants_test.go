@@ -23,7 +23,7 @@ func checkStep(t *testing.T, before *State, ev Event, records []Record, after *S
 	}
 	checkParts(t, before, ev, records)
 	again, err := NewState().With(slices.Collect(after.Records()))
-	if err != nil || again.Hash() != after.Hash() || again.nextEpoch != after.nextEpoch {
+	if err != nil || again.Hash() != after.Hash() || again.nextEpoch != after.nextEpoch || again.nextProducerID != after.nextProducerID || !slices.Equal(again.DyingTopics(), after.DyingTopics()) {
 		t.Errorf("%T: the state read back is another: %v", ev, err)
 	}
 }
