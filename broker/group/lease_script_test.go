@@ -95,6 +95,9 @@ func (s *leaseScript) run(t *testing.T, d *datadriven.TestData) string {
 		return s.restart(span("after"))
 	case "wait":
 		return s.wait(span("for"))
+	case "late": // time passes, and nobody looks
+		s.now = s.now.Add(span("for"))
+		return ""
 	case "list":
 		return s.list()
 	default:
