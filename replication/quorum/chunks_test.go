@@ -60,6 +60,8 @@ func TestEmptyChunksAreBounded(t *testing.T) {
 func TestChunksOfAnother(t *testing.T) {
 	damaged := chunk(1, 5, 10, 2)
 	damaged.Chunk.Data = []byte("else")
+	elsewhere := chunk(1, 5, 10, 2)
+	elsewhere.To = 3
 	for _, tc := range []struct {
 		name string
 		m    Message
@@ -75,6 +77,7 @@ func TestChunksOfAnother(t *testing.T) {
 		{name: "of an earlier term", m: chunk(1, 4, 10, 2)},
 		{name: "of another index", m: chunk(1, 5, 11, 2), kind: ChunkRefused},
 		{name: "damaged", m: damaged, err: ErrMessage},
+		{name: "to another", m: elsewhere, err: ErrMessage},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			c := joining(t)
