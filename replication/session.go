@@ -213,7 +213,7 @@ func (s *Session) Registered(reply controller.Reply, err error, now Instant) {
 	s.epoch, s.due = reply.Epoch, now
 	switch {
 	case s.phase != Registering: // it stops already
-	case s.o.Alone:
+	case s.o.Alone && s.register.ReadyNow:
 		s.phase, s.lease = Running, Forever
 	default:
 		s.phase = Fenced
@@ -237,7 +237,7 @@ func (s *Session) Answered(sent Send, reply controller.HeartbeatReply, err error
 		}
 		return
 	}
-	if !reply.Fenced && !s.o.Alone && sent.number > s.fenced {
+	if !reply.Fenced && sent.number > s.fenced {
 		s.lease = max(s.lease, sent.At+s.o.Session*3/4)
 	}
 	if sent.number < s.told {
@@ -245,7 +245,7 @@ func (s *Session) Answered(sent Send, reply controller.HeartbeatReply, err error
 	}
 	s.told, s.retry = sent.number, backoff{}
 	switch {
-	case reply.Fenced && (!s.o.Alone || s.phase == Fenced):
+	case reply.Fenced:
 		s.lease, s.fenced = min(s.lease, now), max(s.fenced, sent.number)
 		if s.phase == Running {
 			s.phase = Fenced

@@ -22,7 +22,7 @@ func TestSessionScript(t *testing.T) {
 		switch d.Cmd {
 		case "new":
 			now = 0
-			s = NewSession(SessionOptions{Session: 2 * time.Second, Interval: 250 * ms, Alone: a.has("alone")}, controller.Register{ID: 1, PreviousEpoch: a.num("before", -1)})
+			s = NewSession(SessionOptions{Session: 2 * time.Second, Interval: 250 * ms, Alone: a.has("alone")}, controller.Register{ID: 1, PreviousEpoch: a.num("before", -1), ReadyNow: a.has("alone")})
 		case "time":
 			now += time.Duration(a.node()) * ms
 		case "next":
