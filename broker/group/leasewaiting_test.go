@@ -5,6 +5,24 @@ import (
 	"time"
 )
 
+// A lease that covered what was committed since is none any more, and is handed out
+// from where the group is.
+func TestRestoreLeftLease(t *testing.T) {
+	now := time.Unix(1000, 0)
+	l := NewLeases(&LeaseConfig{MaxWaiting: 10, Aside: time.Second, Linger: time.Minute}, now)
+	at := Partition{Topic: [16]byte{1}}
+	l.RestoreOffset(at, 7, Nonce{})
+	l.RestoreLease(now, at, &LeaseRecord{Nonce: Nonce{1}, Begin: 3, First: 3, Next: 9, Until: now.Add(time.Minute), Span: time.Minute, Deliveries: 2, Count: 6})
+	if l.Live() != 0 {
+		t.Error("the lease lives")
+	}
+	l.Arrived(now, at)
+	e := l.Take(now, 1, &TakeRequest{Topics: []TakeTopic{{ID: at.Topic, Partitions: 1}}, MaxPartitions: 1, LeaseTerms: LeaseTerms{Duration: time.Second}})
+	if len(e.Watches) != 1 || e.Watches[0].From != 7 {
+		t.Errorf("%+v", e)
+	}
+}
+
 // Takes that were served leave nothing behind with the topics that had nothing
 // for them.
 func TestServedTakesLeave(t *testing.T) {

@@ -193,7 +193,7 @@ func (s *shardScript) runGroup(d *datadriven.TestData) bool {
 		session := time.Duration(s.number(d, "session", 10)) * time.Second
 		sh.Join(s.now, s.ask(d), id, &JoinRequest{
 			Member:       Member{ID: ref.ID, ClientID: "c", Session: session, RebalanceTimeout: 2 * time.Minute},
-			ProtocolType: "consumer", Protocols: []Protocol{{Name: "range", Metadata: []byte{0, 1, 0, 0, 0, 1, 0, 1, 't', 0, 0, 0, 0}}},
+			ProtocolType: "consumer", IDFirst: d.HasArg("id-first"), Protocols: []Protocol{{Name: "range", Metadata: []byte{0, 1, 0, 0, 0, 1, 0, 1, 't', 0, 0, 0, 0}}},
 		})
 	case "sync":
 		sh.Sync(s.now, s.ask(d), id, &SyncRequest{MemberRef: ref, Assignments: map[string][]byte{ref.ID: []byte("all")}})
@@ -234,6 +234,10 @@ func (s *shardScript) runGroup(d *datadriven.TestData) bool {
 	case "ack":
 		sh.Lease(s.now, s.ask(d), id, func(l *Leases, now time.Time) (LeaseInfo, LeaseEffects, error) {
 			return l.Ack(now, Partition{Topic: topicNamed("t")}, Nonce{1}, -1)
+		})
+	case "release":
+		sh.Lease(s.now, s.ask(d), id, func(l *Leases, now time.Time) (LeaseInfo, LeaseEffects, error) {
+			return l.Release(now, Partition{Topic: topicNamed("t")}, Nonce{1}, -1, time.Minute)
 		})
 	case "cancel":
 		sh.Cancel(s.now, id, s.named(s.arg(d, "of")))
