@@ -184,6 +184,13 @@ func TestChecks(t *testing.T) {
 		t.Fatal(c, err)
 	}
 	want("alone of two", []error{r.CheckAppend(true, 0), r.CheckAppend(false, 0), r.Committed(3, 10)}, ErrNotEnoughReplicas, nil, ErrNotEnoughReplicasAfterAppend)
+	back := ask(2, 11)
+	back.LastEpoch = 3
+	fetched(t, r, back, 0)
+	if a, ok := r.Alter(0); !ok || len(a.ISR) < 2 {
+		t.Fatal(a, ok)
+	}
+	want("with one that may be in sync again", []error{r.CheckAppend(true, 0), r.Committed(3, 10)}, ErrNotEnoughReplicas, nil)
 	p.Leader, p.LeaderEpoch, p.Epoch, p.ISR = 2, 4, 7, []int32{2}
 	if c, err := r.Decide(p, nil, 0); err != nil || c.Role != Follower || !c.Resigned || !c.NewEpoch {
 		t.Fatal(c, err)
@@ -245,4 +252,24 @@ func controllersMinimum(t *testing.T, ruling, replicas int) int {
 		s = next
 	}
 	return s.MinInSync(&controller.Topic{}, replicas)
+}
+
+// In fsync mode a follower acknowledges what it has flushed of what it has, whatever
+// it says beyond that; without the mode what it has.
+func TestFlushed(t *testing.T) {
+	for _, c := range []struct {
+		durable       bool
+		flushed, want int64
+	}{
+		{true, 3, 3}, {true, 0, 0}, {true, 10, 10}, {true, 12, 10}, {true, -1, 10}, {false, 3, 10},
+	} {
+		r, l := led(t, Options{Durable: c.durable}, 10)
+		l.append(3, 5, "more", false)
+		f := ask(2, 10)
+		f.Flushed = c.flushed
+		fetched(t, r, f, 0)
+		if got := r.peer(2).ack; got != c.want {
+			t.Errorf("%+v: got %d", c, got)
+		}
+	}
 }

@@ -94,3 +94,30 @@ func TestAloneKeepsNoChanges(t *testing.T) {
 		t.Errorf("leaders are looked at at %v, the second broker came at %v", a.rebalance, later)
 	}
 }
+
+// A controller that takes over does what the one before has left undone: a broker in
+// service leads where it may and nobody does.
+func TestActivateElects(t *testing.T) {
+	a := serving(t)
+	topic := &CreateTopics{Topics: []NewTopic{{ID: id(1), Name: "t", Assignments: map[int32][]int32{0: {2}}}}}
+	for _, ev := range []Event{topic, &Fence{ID: 2, Epoch: 2}} {
+		a.Step(ev, 0)
+	}
+	_, records := a.Step(&Unfence{ID: 2, Epoch: 2}, 0)
+	a.Undo(records[:1])
+	b := Activate(a.State(), 10, ActiveOptions{}, time.Hour)
+	if at := b.Next(); at > time.Hour {
+		t.Errorf("something is due at %v", at)
+	}
+	due := b.Due(time.Hour)
+	if len(due) != 1 || *due[0].(*Unfence) != (Unfence{ID: 2, Epoch: 2}) {
+		t.Fatalf("%v is due", due)
+	}
+	b.Step(due[0], time.Hour)
+	if p := b.State().Topic(id(1)).Partitions.At(0); p.Leader != 2 {
+		t.Errorf("%s", showPartition(p))
+	}
+	if due := b.Due(time.Hour); len(due) > 0 || b.Next() <= time.Hour {
+		t.Errorf("%v is due after it, the next at %v", due, b.Next())
+	}
+}
