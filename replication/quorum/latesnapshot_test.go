@@ -105,3 +105,39 @@ func TestSnapshotIsFollowed(t *testing.T) {
 		t.Errorf("%d snapshots were sent", len(begun))
 	}
 }
+
+// TestSlowSnapshot proves that a snapshot is sent once, however long it takes, as long
+// as the follower takes one chunk after the other.
+func TestSlowSnapshot(t *testing.T) {
+	c, l := lagging(t)
+	for i := range 60 {
+		c.committed(l, c.propose(l, fmt.Sprint("more ", i)))
+	}
+	begun := 0
+	var answers []quorum.Message
+	c.chunk = func(m quorum.Message) []quorum.Message {
+		switch {
+		case m.Chunk.Kind == quorum.ChunkWanted:
+			answers = append(answers, m)
+			return nil
+		case m.Chunk.Kind == quorum.ChunkData && m.Chunk.Seq == 0:
+			begun++
+		}
+		return []quorum.Message{m}
+	}
+	c.isolate(c.nodes[3], false)
+	ticks := 0
+	for c.nodes[3].machine.Applied < 80 {
+		if ticks += 9; ticks > 1000 {
+			t.Fatal("the snapshot does not arrive")
+		}
+		c.tick(9)
+		if len(answers) > 0 {
+			l.inbox, answers = append(l.inbox, answers[0]), answers[1:]
+			c.settle()
+		}
+	}
+	if begun != 1 || ticks < 70 {
+		t.Errorf("it was begun %d times in %d ticks", begun, ticks)
+	}
+}

@@ -153,6 +153,10 @@ func TestForget(t *testing.T) {
 	l := c.elect()
 	a, b := c.nodes[l.id%3+1], c.nodes[(l.id+1)%3+1]
 	c.tick(3)
+	_ = a.core.Forget(b.id)
+	if st := a.core.Status(); st.Leader != l.id {
+		t.Error("the loss of a follower has made another forget the leader")
+	}
 	_ = a.core.Forget(l.id)
 	_ = a.core.Campaign()
 	c.settle()

@@ -39,6 +39,9 @@ func TestPromoteTheLiving(t *testing.T) {
 	c.learner(2)
 	c.learner(3)
 	c.tick(60)
+	if first.core.Alone() {
+		t.Error("it takes itself for the only member, and would not tick")
+	}
 	alone := func(what string) {
 		t.Helper()
 		if st := first.core.Status(); !slices.Equal(st.Voters, []uint64{1}) || st.Joint || !st.Active {
@@ -238,5 +241,14 @@ func TestLoneSpeaks(t *testing.T) {
 	c.work(n)
 	if !heard {
 		t.Error("it has answered nothing")
+	}
+}
+
+// TestProposalsAreBounded proves that a proposal may have so many bytes, and no more.
+func TestProposalsAreBounded(t *testing.T) {
+	c, n := one(t, quorum.Options{MaxProposalBytes: 10})
+	c.committed(n, c.propose(n, "ten bytes!"))
+	if err := n.core.Propose(c.id(), []byte("eleven byte")); !errors.Is(err, quorum.ErrTooLarge) {
+		t.Errorf("one more: %v", err)
 	}
 }
