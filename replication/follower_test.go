@@ -49,6 +49,14 @@ func TestFetchedIsChecked(t *testing.T) {
 			got.LogStart = 10
 			return ErrOffsetOutOfRange
 		}, Ignore, true},
+		{"diverging where it ends", func(_ *FetchRequest, got *FetchResponse, _ *toyLog) error {
+			got.Diverging = &EpochEnd{Epoch: 2, End: 10}
+			return nil
+		}, Ignore, true},
+		{"diverging before that", func(_ *FetchRequest, got *FetchResponse, _ *toyLog) error {
+			got.Diverging = &EpochEnd{Epoch: 2, End: 9}
+			return nil
+		}, Truncate, false},
 		{"out of range, the leader's log ends earlier", func(_ *FetchRequest, got *FetchResponse, _ *toyLog) error {
 			got.LeaderEnd = 9
 			return ErrOffsetOutOfRange

@@ -273,3 +273,53 @@ func TestFlushed(t *testing.T) {
 		}
 	}
 }
+
+// The high watermark that was noted is held within the log.
+func TestNotedHighWatermark(t *testing.T) {
+	l := &toyLog{}
+	l.append(0, 10, "x", false)
+	l.raise(5)
+	for noted, want := range map[int64]int64{3: 5, 5: 5, 7: 7, 10: 10, 12: 10} {
+		if got := NewReplica(Options{}, l, noted).HighWatermark(); got != want {
+			t.Errorf("%d noted: got %d, want %d", noted, got, want)
+		}
+	}
+}
+
+// Options that ask for less let the high watermark go on at once.
+func TestConfigureMoves(t *testing.T) {
+	r, _ := led(t, Options{MinInSync: 2}, 10)
+	p := r.Partition()
+	p.ISR, p.Epoch = []int32{1}, 6
+	if c, err := r.Decide(p, nil, 0); err != nil || c.Rose {
+		t.Fatal(c, err)
+	}
+	if rose := r.Configure(Options{Self: 1, MinInSync: 1}, 0); !rose || r.HighWatermark() != 10 {
+		t.Errorf("rose: %t, to %d", rose, r.HighWatermark())
+	}
+}
+
+// A change of the set in sync names each follower in the life that it fetched in
+// (KIP-903). Who has not fetched yet, or came back in another life, has the time of
+// lag to catch up, however many records it lacks.
+func TestAlterNamesLives(t *testing.T) {
+	r, l := led(t, Options{LagMessages: 5}, 10)
+	if a, ok := r.Alter(0); ok {
+		t.Fatalf("at the begin of an office: %+v", a)
+	}
+	fetched(t, r, ask(2, 10), 0)
+	again := ask(2, 6)
+	again.BrokerEpoch = 2
+	fetched(t, r, again, ms)
+	if a, ok := r.Alter(2 * ms); ok {
+		t.Fatalf("in another life: %+v", a)
+	}
+	again = ask(2, 10)
+	again.BrokerEpoch = 2
+	fetched(t, r, again, 9*time.Second)
+	l.append(3, 1, "x", false)
+	want := []controller.Member{{ID: 1, Epoch: -1}, {ID: 2, Epoch: 2}}
+	if a, ok := r.Alter(11 * time.Second); !ok || !slices.Equal(a.ISR, want) {
+		t.Errorf("3 is silent: %+v, %t, want %v", a, ok, want)
+	}
+}

@@ -69,3 +69,25 @@ func (s *script) events(events []Event) {
 		s.step(ev)
 	}
 }
+
+// So many leaderships move at a time.
+func TestMoves(t *testing.T) {
+	a := serving(t)
+	topic := &CreateTopics{Topics: []NewTopic{{ID: id(1), Name: "t", Assignments: map[int32][]int32{0: {2, 1}, 1: {2, 1}, 2: {2, 1}}}}}
+	a.Step(topic, 0)
+	var out []Record
+	for i := range int32(3) {
+		p := *a.State().Topic(id(1)).Partitions.At(int(i))
+		p.Leader, p.LeaderEpoch, p.Epoch = 1, p.LeaderEpoch+1, p.Epoch+1
+		out = append(out, &PartitionChanged{Topic: id(1), Index: i, Partition: p})
+	}
+	s, err := a.State().With(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for moves, want := range map[int]int{1: 1, 2: 2, 3: 3, 4: 3} {
+		if got := Activate(s, 10, ActiveOptions{Moves: moves}, 0).astray(); len(got) != want {
+			t.Errorf("%d at a time: %v", moves, got)
+		}
+	}
+}
