@@ -44,6 +44,7 @@ type Core struct {
 	pending  []ProposalID
 	reads    []pendingRead
 	changing bool // a change of members was proposed in term and is not applied
+	leaving  bool // the removal of this node is in the log and not applied, see members.go
 	yielding bool // a slow disk has cost it its leadership, see guard.go
 	yieldTo  uint64
 
@@ -217,6 +218,8 @@ func (c *Core) propose(id ProposalID, fn func() error) error {
 		switch {
 		case c.term == 0 || c.yielding:
 			return ErrNotLeader
+		case c.leaving:
+			return ErrDropped
 		case id != ProposalID{} && slices.Contains(c.pending, id):
 			return fmt.Errorf("%w: %x is under way", ErrDropped, id)
 		}

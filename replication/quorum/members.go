@@ -32,7 +32,9 @@ func (c *Core) Promote(id ProposalID, nodes ...uint64) error {
 }
 
 // Remove makes node no member any more. A leader that is removed steps down when
-// that is committed. The rest is as for AddLearner.
+// that is committed; it proposes nothing meanwhile. The rest is as for AddLearner.
+// Who does not know that it is committed may still need the vote of the one that was
+// removed, so that is not to be taken away before all others know.
 func (c *Core) Remove(id ProposalID, node uint64) error {
 	return c.change(id, single(raftpb.ConfChangeRemoveNode, node))
 }
@@ -56,9 +58,28 @@ func (c *Core) change(id ProposalID, changes ...*raftpb.ConfChangeSingle) error 
 		if err := c.rn.ProposeConfChange(cc); err != nil {
 			return err
 		}
-		c.changing = true
+		c.changing, c.leaving = true, removes(cc, c.o.ID)
 		return nil
 	})
+}
+
+func removes(cc *raftpb.ConfChangeV2, id uint64) bool {
+	return slices.ContainsFunc(cc.Changes, func(ch *raftpb.ConfChangeSingle) bool {
+		return ch.GetType() == raftpb.ConfChangeRemoveNode && ch.GetNodeId() == id
+	})
+}
+
+// removesSelf says that the log has a removal of this node that is not applied. A
+// leader that goes leaves nothing behind it in its log: when it has gone, others may
+// not know yet that it did, and they could not win its vote with logs that are
+// shorter, nor could it stand for election itself.
+func (c *Core) removesSelf() bool {
+	for i := c.applied + 1; i <= c.log.last(); i++ {
+		if cc, _, err := decodeChange(c.log.at(i)); err == nil && cc != nil && removes(cc, c.o.ID) {
+			return true
+		}
+	}
+	return false
 }
 
 // decodeChange is the change of members in an entry, if it is one, and the id of
@@ -153,7 +174,7 @@ func permitted(m *raftpb.ConfState, cc *raftpb.ConfChangeV2) bool {
 // durable before anybody hears of it: who throws away what was removed, or loses
 // what the new voters can do without, must not meet the old ones after a power cut.
 func (c *Core) applyChange(cc *raftpb.ConfChangeV2) {
-	c.changing = false
+	c.changing, c.leaving = false, false
 	if cc == nil || !permitted(c.log.members, cc) {
 		return
 	}

@@ -95,7 +95,7 @@ func (c *Core) observe() raft.BasicStatus {
 	}
 	if term != c.term {
 		c.resign()
-		c.term = term
+		c.term, c.leaving = term, term != 0 && c.removesSelf()
 	}
 	return st
 }
@@ -108,7 +108,7 @@ func (c *Core) idle() bool {
 
 // resign ends everything that belongs to the term of this leader.
 func (c *Core) resign() {
-	c.term, c.changing, c.yielding, c.yieldTo = 0, false, false, 0
+	c.term, c.changing, c.leaving, c.yielding, c.yieldTo = 0, false, false, false, 0
 	c.abandon()
 	clear(c.streams)
 	c.views = nil
