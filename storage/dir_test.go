@@ -303,6 +303,44 @@ func TestTimers(t *testing.T) {
 	})
 }
 
+// TestBacklogInFlush proves that what is being flushed is no backlog of a
+// page-cache-mode log: an append that comes meanwhile asks for no round of its
+// own, and waits for no longer than flush.ms from then on.
+func TestBacklogInFlush(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := disk.NewMem()
+		d := openDir(t, m)
+		l := openLog(t, d, Config{FlushMessages: 2})
+		syncs, open := 0, make(chan struct{})
+		m.SetFault(func(op disk.Op) error {
+			if op.Kind == disk.OpSyncData && path.Ext(op.Path) == logSuffix {
+				if syncs++; syncs == 1 {
+					<-open
+				}
+			}
+			return nil
+		})
+		mustAppend(t, l, batchOf(t, record.None, nil, "a", "b"))
+		synctest.Wait()
+		mustAppend(t, l, batchOf(t, record.None, nil, "c"))
+		time.Sleep(pageCacheDelay / 2) // the disk takes its time
+		close(open)
+		synctest.Wait()
+		if o := l.Offsets(); o.Durable != 2 || syncs != 1 {
+			t.Errorf("after the flush: %+v, %d syncs, want 2 durable by 1", o, syncs)
+		}
+		time.Sleep(pageCacheDelay / 2)
+		synctest.Wait()
+		if o := l.Offsets(); o.Durable != 3 || syncs != 2 {
+			t.Errorf("flush.ms after the append: %+v, %d syncs, want 3 durable by 2", o, syncs)
+		}
+		if n := d.flusher.lazyBytes.Load(); n != 0 {
+			t.Errorf("%d bytes count as unflushed, want 0", n)
+		}
+		mustClose(t, d)
+	})
+}
+
 // TestFlushNow proves that in fsync mode an append is flushed at once and told
 // by OnFlush, that a backlog in page-cache mode is, too, and that a round over
 // many logs is one syncfs, but not while page-cache-mode logs hold much.

@@ -175,21 +175,24 @@ func (j *flushJob) over() {
 	j.log.leave()
 }
 
-// beginFlush makes the log's job; false if there is nothing to do.
+// beginFlush makes the log's job; false if there is nothing to do. What the job
+// covers is no backlog from here on, or the appends that come while it is at the
+// disk would each ask for one more.
 func (l *Log) beginFlush() (flushJob, bool) {
 	l.queued.Store(false) // before the look: what comes later queues it again
 	if !l.enter() {
 		return flushJob{}, false
 	}
 	l.cutting.RLock()
-	l.mu.RLock()
-	defer l.mu.RUnlock()
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	if l.mu.durable.offset == l.mu.end && l.mu.durable.seg == l.activeLocked() {
 		l.cutting.RUnlock()
 		l.users.Done()
 		return flushJob{}, false
 	}
 	j := flushJob{log: l, target: l.markLocked(), lazy: l.mu.lazy}
+	l.mu.lazy = backlog{}
 	from := segmentIndex(l.mu.segments, l.mu.durable.seg.base)
 	for _, s := range l.mu.segments[from:] {
 		j.segs = append(j.segs, s)
@@ -206,9 +209,6 @@ func (l *Log) endFlush(j *flushJob) {
 	moved := j.target.offset > l.mu.durable.offset
 	l.mu.durable = j.target
 	l.mu.changed = true
-	l.mu.lazy.bytes -= j.lazy.bytes
-	l.mu.lazy.records -= j.lazy.records
-	l.mu.lazySince = l.dir.clock()
 	for i, s := range j.segs {
 		s.named = true
 		if s.pin != nil && s.pin == j.files[i] && (s != j.target.seg || s.size == j.target.pos) {

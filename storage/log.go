@@ -71,7 +71,7 @@ type Log struct {
 	replaced  []*segment
 }
 
-// backlog is what a page-cache-mode log holds that no flush has covered.
+// backlog is what a page-cache-mode log holds that no flush covers, nor one under way.
 type backlog struct {
 	bytes, records int64
 }
