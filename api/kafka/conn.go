@@ -35,7 +35,7 @@ type conn struct {
 	srv       *Server
 	nc        net.Conn
 	principal auth.Principal
-	in        frameReader
+	in        *frameReader
 	out       *output
 	// calls is the queue to the writer. pending counts the calls that the
 	// writer has not ended: while it is 0 the reader owns out. cost is their
@@ -62,7 +62,7 @@ type conn struct {
 func newConn(s *Server, nc net.Conn) *conn {
 	return &conn{
 		srv: s, nc: nc, principal: auth.Anonymous,
-		in:    frameReader{nc: nc, maxBytes: s.opts.MaxRequestBytes, budget: &s.budget},
+		in:    newFrameReader(nc, s.opts.MaxRequestBytes, &s.budget),
 		out:   newOutput(nc),
 		calls: make(chan *call, maxCalls),
 		ended: make(chan struct{}, 1),

@@ -87,6 +87,7 @@ type head struct {
 // the janitor and by the metrics.
 type frameReader struct {
 	nc       net.Conn
+	scatter  *scatter // of nc; nil where that is not plain TCP
 	maxBytes int
 	budget   *budget
 	ahead    [readAhead]byte
@@ -100,6 +101,10 @@ type frameReader struct {
 	frames atomic.Int64 // frames read whole
 	inside atomic.Bool  // a frame has begun and not ended
 	within bool         // mirrors inside for the reader
+}
+
+func newFrameReader(nc net.Conn, maxBytes int, b *budget) *frameReader {
+	return &frameReader{nc: nc, scatter: newScatter(nc), maxBytes: maxBytes, budget: b}
 }
 
 // head reads up to the correlation id of the next frame. io.EOF means that the
@@ -183,7 +188,7 @@ func (f *frameReader) body(ctx context.Context, h head) ([]byte, error) {
 			}
 		}
 		f.mark(true)
-		k, err := f.read(f.buf.b[have:min(n, cap(f.buf.b))])
+		k, err := f.readRest(f.buf.b[have:min(n, cap(f.buf.b))], have, n)
 		have += k
 		if err != nil && have < n {
 			if errors.Is(err, io.EOF) {
@@ -227,6 +232,20 @@ func (f *frameReader) read(p []byte) (int, error) {
 	n, err := f.nc.Read(p)
 	f.got.Add(int64(n))
 	return n, err
+}
+
+// readRest is read for the part of a body of n bytes that p has room for, from
+// byte `have` on, when nothing is in ahead. If that is all the rest, what has
+// come behind it goes into ahead with the same system call: a client that does
+// not wait for answers has sent the next head.
+func (f *frameReader) readRest(p []byte, have, n int) (int, error) {
+	if f.scatter == nil || have+len(p) < n {
+		return f.read(p)
+	}
+	k, err := f.scatter.read(p, f.ahead[:])
+	f.got.Add(int64(k))
+	f.r, f.w = 0, max(k-len(p), 0)
+	return min(k, len(p)), err
 }
 
 // scan reads the fields of a body that are not left to kmsg. After the first

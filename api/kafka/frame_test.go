@@ -7,6 +7,8 @@ import (
 	"io"
 	"net"
 	"runtime"
+	"slices"
+	"sync"
 	"testing"
 	"testing/iotest"
 )
@@ -82,37 +84,95 @@ func TestFrameReader(t *testing.T) {
 		"data+err": iotest.DataErrReader(bytes.NewReader(wire)),
 		"bytes":    iotest.OneByteReader(bytes.NewReader(wire)),
 	} {
-		b := &budget{max: 16 << 20}
-		f := &frameReader{nc: &readerConn{r: r}, maxBytes: 8 << 20, budget: b}
-		for i, n := range sizes {
-			h, err := f.head()
-			if err != nil {
-				t.Fatalf("%s: frame %d: %v", name, i, err)
+		t.Run(name, func(t *testing.T) { takeFrames(t, &readerConn{r: r}, sizes) })
+	}
+	for name, piece := range map[string]int{"TCP": len(wire), "TCP in pieces": 4095} {
+		t.Run(name, func(t *testing.T) {
+			server, client := tcpPair(t)
+			var sender sync.WaitGroup
+			defer sender.Wait()
+			sender.Go(func() {
+				for part := range slices.Chunk(wire, piece) {
+					if _, err := client.Write(part); err != nil {
+						t.Error(err)
+					}
+				}
+				if err := client.Close(); err != nil {
+					t.Error(err)
+				}
+			})
+			if got := takeFrames(t, server, sizes); got != int64(len(wire)) {
+				t.Errorf("%d bytes count as read, want %d", got, len(wire))
 			}
-			if h != (head{size: n, key: 18, corr: 7}) {
-				t.Fatalf("%s: frame %d: head %+v", name, i, h)
-			}
-			body, err := f.body(t.Context(), h)
-			if err != nil {
-				t.Fatalf("%s: frame %d: %v", name, i, err)
-			}
-			if want := bytes.Repeat([]byte{byte(i + 1)}, n-8); !bytes.Equal(body, want) {
-				t.Fatalf("%s: frame %d has other bytes", name, i)
-			}
-			if used := b.inFlight(); used > 0 && used < int64(n-8) || used == 0 && n > readAhead {
-				t.Fatalf("%s: frame %d counts as %d bytes", name, i, used)
-			}
-			if f.inside.Load() {
-				t.Fatalf("%s: frame %d: still inside", name, i)
-			}
-			f.release()
-			if used := b.inFlight(); used != 0 {
-				t.Fatalf("%s: frame %d: %d bytes after its end", name, i, used)
-			}
+		})
+	}
+}
+
+// takeFrames reads frames of the sizes, filled with 1, 2 and so on, and the end,
+// and returns how many bytes count as read.
+func takeFrames(t *testing.T, nc net.Conn, sizes []int) int64 {
+	t.Helper()
+	b := &budget{max: 16 << 20}
+	f := newFrameReader(nc, 8<<20, b)
+	for i, n := range sizes {
+		h, err := f.head()
+		if err != nil {
+			t.Fatalf("frame %d: %v", i, err)
 		}
-		if _, err := f.head(); !errors.Is(err, io.EOF) {
-			t.Fatalf("%s: at the end: %v", name, err)
+		if h != (head{size: n, key: 18, corr: 7}) {
+			t.Fatalf("frame %d: head %+v", i, h)
 		}
+		body, err := f.body(t.Context(), h)
+		if err != nil {
+			t.Fatalf("frame %d: %v", i, err)
+		}
+		if want := bytes.Repeat([]byte{byte(i + 1)}, n-8); !bytes.Equal(body, want) {
+			t.Fatalf("frame %d has other bytes", i)
+		}
+		if used := b.inFlight(); used > 0 && used < int64(n-8) || used == 0 && n > readAhead {
+			t.Fatalf("frame %d counts as %d bytes", i, used)
+		}
+		if f.inside.Load() {
+			t.Fatalf("frame %d: still inside", i)
+		}
+		f.release()
+		if used := b.inFlight(); used != 0 {
+			t.Fatalf("frame %d: %d bytes after its end", i, used)
+		}
+	}
+	if _, err := f.head(); !errors.Is(err, io.EOF) {
+		t.Fatalf("at the end: %v", err)
+	}
+	return f.got.Load()
+}
+
+// The end of a large frame brings the head of the next, if that has come.
+func TestFrameReaderReadsOn(t *testing.T) {
+	server, client := tcpPair(t)
+	large, next := frameOf(2*readAhead, 1), frameOf(firstBody, 2)
+	wire := append(large, next[:headSize]...)
+	if _, err := client.Write(wire); err != nil {
+		t.Fatal(err)
+	}
+	f := newFrameReader(server, 1<<20, &budget{max: 1 << 20})
+	h, err := f.head()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.body(t.Context(), h); err != nil {
+		t.Fatal(err)
+	}
+	if got := f.got.Load(); got != int64(len(wire)) {
+		t.Errorf("%d bytes were read, want %d", got, len(wire))
+	}
+	if h, err = f.head(); err != nil || h.size != firstBody {
+		t.Errorf("the next head: %+v, %v", h, err)
+	}
+	if err := client.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.body(t.Context(), h); !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Errorf("a body that does not come: %v", err)
 	}
 }
 
@@ -120,7 +180,7 @@ func TestFrameReader(t *testing.T) {
 func TestFrameReaderCut(t *testing.T) {
 	whole := frameOf(100, 1)
 	for cut := 1; cut < len(whole); cut++ {
-		f := &frameReader{nc: &readerConn{r: bytes.NewReader(whole[:cut])}, maxBytes: 1 << 20, budget: &budget{max: 1 << 20}}
+		f := newFrameReader(&readerConn{r: bytes.NewReader(whole[:cut])}, 1<<20, &budget{max: 1 << 20})
 		h, err := f.head()
 		if err == nil {
 			_, err = f.body(t.Context(), h)
@@ -137,7 +197,7 @@ func TestFrameReaderGrows(t *testing.T) {
 	wire = append(wire, make([]byte, 8+firstBody/2)...)
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	f := &frameReader{nc: &readerConn{r: bytes.NewReader(wire)}, maxBytes: 100 << 20, budget: &budget{max: 100 << 20}}
+	f := newFrameReader(&readerConn{r: bytes.NewReader(wire)}, 100<<20, &budget{max: 100 << 20})
 	h, err := f.head()
 	if err != nil {
 		t.Fatal(err)

@@ -66,12 +66,7 @@ type output struct {
 }
 
 func newOutput(nc net.Conn) *output {
-	o := &output{nc: nc}
-	if tcp, ok := nc.(*net.TCPConn); ok {
-		if raw, err := tcp.SyscallConn(); err == nil {
-			o.raw = raw
-		}
-	}
+	o := &output{nc: nc, raw: rawTCP(nc)}
 	o.step = o.spliceStep
 	return o
 }
