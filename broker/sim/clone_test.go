@@ -14,19 +14,49 @@ import (
 // given.
 func cloneReplica(r *replication.Replica, log replication.Log) *replication.Replica {
 	c := *r
-	v := reflect.ValueOf(&c).Elem()
-	opened(v.FieldByName("log")).Set(reflect.ValueOf(log))
-	leader := v.FieldByName("leader")
-	peers := opened(leader.FieldByName("peers"))
+	logField.of(&c).Set(reflect.ValueOf(log))
+	peers := peersField.of(&c)
 	own := reflect.MakeSlice(peers.Type(), peers.Len(), peers.Len())
 	reflect.Copy(own, peers)
 	peers.Set(own)
-	if asked := opened(leader.FieldByName("asked")); !asked.IsNil() {
+	if asked := askedField.of(&c); !asked.IsNil() {
 		own := reflect.New(asked.Type().Elem())
 		own.Elem().Set(asked.Elem())
 		asked.Set(own)
 	}
 	return &c
+}
+
+// replicaField is a field of a replica that is not exported.
+type replicaField struct {
+	offset uintptr
+	t      reflect.Type
+}
+
+var (
+	logField     = fieldOf("log")
+	partField    = fieldOf("part")
+	peersField   = fieldOf("leader", "peers")
+	askedField   = fieldOf("leader", "asked")
+	refusedField = fieldOf("leader", "refused")
+	backoffField = fieldOf("follow", "backoff")
+)
+
+func fieldOf(path ...string) (f replicaField) {
+	f.t = reflect.TypeFor[replication.Replica]()
+	for _, name := range path {
+		field, ok := f.t.FieldByName(name)
+		if !ok {
+			panic(name)
+		}
+		f.offset, f.t = f.offset+field.Offset, field.Type
+	}
+	return f
+}
+
+// of gives write access to the field.
+func (f replicaField) of(r *replication.Replica) reflect.Value {
+	return reflect.NewAt(f.t, unsafe.Add(unsafe.Pointer(r), f.offset)).Elem()
 }
 
 // opened gives write access to a field that is not exported.
@@ -68,7 +98,8 @@ func TestCloneComplete(t *testing.T) {
 func TestCloneReplica(t *testing.T) {
 	x := newExploration(exploreLimits{})
 	w := x.begin()
-	first := w.nodes[0]
+	x.learn(w, 0)
+	first := w.nodes[0].clone()
 	first.log.append(xrec{0, 1})
 	first.r.Advance(0)
 	fetch := replication.FetchRequest{Replica: 2, BrokerEpoch: w.nodes[1].epoch, LastEpoch: -1, Flushed: -1}
@@ -91,10 +122,10 @@ func TestCloneReplica(t *testing.T) {
 	if _, _, err := d.r.Fetch(&fetch, longer); err != nil {
 		t.Fatal(err)
 	}
-	if first.r.String() != before || len(first.log.records) != 1 {
+	if first.r.String() != before || first.log.end() != 1 {
 		t.Errorf("the first became %v, it was %s", first.r, before)
 	}
-	if c.r.String() != between || len(c.log.records) != 1 {
+	if c.r.String() != between || c.log.end() != 1 {
 		t.Errorf("the second became %v, it was %s", c.r, between)
 	}
 	if d.r.String() == between || between == before {

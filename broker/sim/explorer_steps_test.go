@@ -1,344 +1,287 @@
 package sim
 
-import (
-	"fmt"
-	"slices"
-	"time"
+import "fmt"
 
-	"leat/replication"
-	"leat/replication/controller"
-	"leat/storage"
-)
+// xstep is a step of a world to another.
+type xstep struct {
+	kind xstepKind
+	node int32
+	msg  *xmsg
+	// keep is how many records stay after a crash.
+	keep int64
+}
 
-// longer is more than a replica may lag, pause more than any backoff.
+type xstepKind uint8
+
 const (
-	longer = 20 * time.Second
-	pause  = 2 * time.Second
+	stepStart xstepKind = iota
+	stepLearn
+	stepAppend
+	stepFetch
+	stepFetchLate
+	stepAlter
+	stepAlterLate
+	stepFence
+	stepUnfence
+	stepCrash
+	stepAnswered
+	stepUnanswered
+	stepLag
 )
+
+// describe says what a step does to a world.
+func (s xstep) describe(w *xworld) string {
+	switch s.kind {
+	case stepStart:
+		return fmt.Sprintf("start %d", s.node)
+	case stepLearn:
+		p := &w.meta.part
+		return fmt.Sprintf("%d learns of leader %d, epoch %d, in sync %v, eligible %v", s.node, p.Leader, p.LeaderEpoch, p.ISR, p.ELR)
+	case stepAppend:
+		return fmt.Sprintf("append to %d", s.node)
+	case stepFetch:
+		return fmt.Sprintf("%d fetches", s.node)
+	case stepFetchLate:
+		return fmt.Sprintf("%d fetches, late", s.node)
+	case stepAlter:
+		return fmt.Sprintf("%d asks for another set in sync", s.node)
+	case stepAlterLate:
+		return fmt.Sprintf("%d asks for another set in sync, late", s.node)
+	case stepFence:
+		return fmt.Sprintf("fence %d", s.node)
+	case stepUnfence:
+		return fmt.Sprintf("unfence %d", s.node)
+	case stepCrash:
+		return fmt.Sprintf("crash %d, %d records stay", s.node, s.keep)
+	case stepAnswered, stepUnanswered:
+		return fmt.Sprintf("%v arrives, answered=%v", s.msg, s.kind == stepAnswered)
+	default:
+		return "a lag passes"
+	}
+}
 
 // expand visits every world one step on.
 func (x *exploration) expand(w *xworld) {
 	for i := range w.nodes {
 		x.expandNode(w, i)
 	}
-	for i, m := range w.net {
-		if i > 0 && w.net[i-1].key == m.key {
+	for i, m := range w.net.msgs {
+		if i > 0 && w.net.msgs[i-1] == m {
 			continue // its twin has been there
 		}
-		for _, answered := range []bool{true, false} {
-			if answered && (m.late || w.nodes[m.from-1].r == nil || w.nodes[m.from-1].epoch != m.life) {
-				continue
-			}
-			c := w.child(fmt.Sprintf("%s arrives, answered=%v", m.key, answered))
-			c.net = slices.Delete(c.net, i, i+1)
-			if x.deliver(c, m, answered) {
-				x.visit(c)
-			}
+		waiting := !m.late && w.lives(m)
+		if waiting {
+			x.deliver(w, i, true)
 		}
+		x.deliver(w, i, false)
 	}
-	if w.used.ticks < x.limits.ticks {
-		c := w.child("a lag passes")
-		c.used.ticks++
-		c.now += longer
-		x.visit(c)
+	c := *w
+	if spend(&c.used.ticks, x.limits.ticks) {
+		x.step = xstep{kind: stepLag}
+		x.pass(&c, longer)
+		x.visit(&c)
 	}
+}
+
+// lives says that the sender of a request is in the life in which it sent that.
+func (w *xworld) lives(m *xmsg) bool {
+	n := w.nodes[m.from-1]
+	return n.r != nil && n.epoch == m.life
 }
 
 // expandNode visits what a node may do or suffer.
 func (x *exploration) expandNode(w *xworld, i int) {
 	n := w.nodes[i]
+	fenced := w.meta.brokers[i].fenced
 	if n.r == nil {
-		c := w.child(fmt.Sprintf("start %d", n.id))
-		x.start(c, c.own(i))
-		if c.used.elections <= x.limits.elections {
-			x.visit(c)
+		c := *w
+		x.step = xstep{kind: stepStart, node: n.id}
+		if x.start(&c, i); x.within(&c) {
+			x.visit(&c)
 		}
-		if b, _ := w.meta.Broker(n.id); !b.Fenced {
+		if !fenced {
 			x.fence(w, n)
 		}
 		return
 	}
-	if n.state != w.meta {
-		c := w.child(fmt.Sprintf("%d learns of leader %d, epoch %d, in sync %v, eligible %v", n.id, w.part.Leader, w.part.LeaderEpoch, w.part.ISR, w.part.ELR))
-		x.learn(c, c.own(i))
-		x.visit(c)
+	if !w.meta.known(n) {
+		c := *w
+		x.step = xstep{kind: stepLearn, node: n.id}
+		x.learn(&c, i)
+		x.visit(&c)
 	}
-	if n.r.Role() == replication.Leader && w.used.records < x.limits.records {
-		c := w.child(fmt.Sprintf("append to %d", n.id))
-		c.used.records++
-		m := c.own(i)
-		m.log.append(xrec{m.r.LeaderEpoch(), int8(c.used.records)})
-		m.r.Advance(c.now)
-		x.visit(c)
-	}
+	x.append(w, i)
 	x.fetch(w, i)
 	x.alter(w, i)
-	if b, _ := w.meta.Broker(n.id); !b.Fenced && w.used.fences < x.limits.fences {
+	if !fenced {
 		x.fence(w, n)
-	} else if b.Fenced {
-		c := w.child(fmt.Sprintf("unfence %d", n.id))
-		x.decide(c, &controller.Unfence{ID: n.id, Epoch: n.epoch})
-		x.visit(c)
+	} else {
+		c := *w
+		x.step = xstep{kind: stepUnfence, node: n.id}
+		x.decide(&c, xevent{kind: unfenceIt, id: n.id, epoch: n.epoch})
+		x.visit(&c)
 	}
 	x.crash(w, i)
 }
 
-// decide has the controller decide, and counts the elections.
-func (x *exploration) decide(w *xworld, ev controller.Event) controller.Reply {
-	reply := x.step(w, ev)
-	w.used.elections = int(w.part.LeaderEpoch)
-	return reply
+// within says that there were not too many elections.
+func (x *exploration) within(w *xworld) bool {
+	return x.limits.elections == unlimited || int(w.meta.part.LeaderEpoch) <= x.limits.elections
+}
+
+func (x *exploration) append(w *xworld, i int) {
+	n, c := w.nodes[i], *w
+	if !n.leads || !spend(&c.used.records, x.limits.records) {
+		return
+	}
+	x.step = xstep{kind: stepAppend, node: n.id}
+	c.nodes[i] = x.appended(n, x.value(&c, n), w.now).node
+	x.visit(&c)
 }
 
 func (x *exploration) fence(w *xworld, n *xnode) {
-	c := w.child(fmt.Sprintf("fence %d", n.id))
-	if n.r != nil {
-		c.used.fences++
+	c := *w
+	if n.r != nil && !spend(&c.used.fences, x.limits.fences) {
+		return
 	}
-	b, _ := w.meta.Broker(n.id)
-	x.decide(c, &controller.Fence{ID: n.id, Epoch: b.Epoch})
-	if c.used.elections <= x.limits.elections {
-		x.visit(c)
+	x.step = xstep{kind: stepFence, node: n.id}
+	x.decide(&c, xevent{kind: fenceIt, id: n.id, epoch: w.meta.brokers[n.id-1].epoch})
+	if x.within(&c) {
+		x.visit(&c)
 	}
 }
 
 // crash stops a process, and lets the page cache be lost if it may.
 func (x *exploration) crash(w *xworld, i int) {
-	if w.used.restarts >= x.limits.restarts {
+	n := w.nodes[i]
+	if x.limits.restarts == 0 {
 		return
 	}
-	lose := int64(0)
-	if w.used.losses < x.limits.losses {
-		lose = w.nodes[i].log.end()
-	}
-	for keep := w.nodes[i].log.end(); keep >= w.nodes[i].log.end()-lose; keep-- {
-		c := w.child(fmt.Sprintf("crash %d, %d records stay", i+1, keep))
-		c.used.restarts++
-		n := c.own(i)
-		n.hw = n.r.HighWatermark()
-		n.r = nil
-		if keep < n.log.end() {
-			n.log.cut(keep)
-			n.lossy = true
-			c.used.losses++
+	for keep := n.log.end(); keep >= 0; keep-- {
+		c := *w
+		if !spend(&c.used.restarts, x.limits.restarts) || keep < n.log.end() && !spend(&c.used.losses, x.limits.losses) {
+			return
 		}
-		c.net = slices.DeleteFunc(c.net, func(m *xmsg) bool { return m.to == n.id })
-		x.visit(c)
+		x.step = xstep{kind: stepCrash, node: n.id, keep: keep}
+		c.nodes[i] = x.crashed(n, keep)
+		msgs := make([]*xmsg, 0, len(w.net.msgs))
+		for _, m := range w.net.msgs {
+			if m.to != n.id {
+				msgs = append(msgs, m)
+			}
+		}
+		c.net = x.net(msgs)
+		x.visit(&c)
 	}
 }
 
 // start has a process begin: it registers, applies the metadata up to that, and
 // is unfenced.
-func (x *exploration) start(w *xworld, n *xnode) {
-	ev := &controller.Register{
-		ID: n.id, UUID: fmt.Sprint(n.id), Incarnation: fmt.Sprint(n.id, n.epoch+100), PreviousEpoch: n.epoch,
-		MinLevel: 1, MaxLevel: controller.Level,
-	}
-	if n.lossy {
-		ev.PreviousEpoch, ev.Unclean = -1, []storage.ID{explored}
-	}
-	reply := x.decide(w, ev)
-	if reply.Errs[0] != nil {
-		x.fail(w, "node %d cannot register: %v", n.id, reply.Errs[0])
-		return
-	}
-	n.epoch = reply.Epoch
-	x.decide(w, &controller.Unfence{ID: n.id, Epoch: n.epoch})
-	x.open(n)
-	x.learn(w, n)
+func (x *exploration) start(w *xworld, i int) {
+	n := w.nodes[i]
+	x.decide(w, xevent{kind: registerIt, id: n.id, epoch: n.epoch, lossy: n.lossy})
+	x.decide(w, xevent{kind: unfenceIt, id: n.id, epoch: w.meta.brokers[i].epoch})
+	w.nodes[i] = x.started(w.nodes[i], w.meta)
+	x.learn(w, i)
 }
 
 // fetch has a follower ask its leader, which answers at once: an answer that comes
 // later is one that did not come, and another. Or the answer does not come, and
 // the request only later.
 func (x *exploration) fetch(w *xworld, i int) {
-	leader := w.nodes[i].r.Leader()
-	if leader < 0 || w.nodes[i].r.Role() != replication.Follower || w.nodes[leader-1].r == nil {
+	n := w.nodes[i]
+	if n.leader < 0 || w.nodes[n.leader-1].r == nil {
 		return
 	}
-	c := w.child(fmt.Sprintf("%d fetches", i+1))
-	n := c.own(i)
-	ask, ok := n.r.NextFetch(c.now + pause)
-	if !ok {
+	ask := x.asks(n, w.now)
+	if ask == nil {
 		return
 	}
-	ask.BrokerEpoch = n.epoch
-	if w.used.late < x.limits.late {
-		l := w.child(fmt.Sprintf("%d fetches, late", i+1))
-		l.used.late++
-		m := l.own(i)
-		_, _ = m.r.NextFetch(l.now + pause)
-		m.r.Fetched(&ask, nil, errGivenUp, l.now)
-		l.send(&xmsg{from: n.id, life: n.epoch, to: leader, late: true, fetch: ask})
-		x.visit(l)
+	c := *w
+	if x.mayFly(w) && spend(&c.used.late, x.limits.late) {
+		x.step = xstep{kind: stepFetchLate, node: n.id}
+		c.nodes[i] = x.unanswered(n, w.now)
+		c.net = x.sent(c.net, ask)
+		x.visit(&c)
 	}
-	x.serve(c, n, c.own(int(leader-1)), &ask)
-	x.visit(c)
+	c = *w
+	x.step = xstep{kind: stepFetch, node: n.id}
+	x.serve(&c, i, int(n.leader-1), ask)
+	x.visit(&c)
 }
 
 // serve has a leader answer a fetch.
-func (x *exploration) serve(w *xworld, n, leader *xnode, ask *replication.FetchRequest) {
-	answer, _, err := leader.r.Fetch(ask, w.now)
-	var records []xrec
-	if err == nil && answer.Diverging == nil {
-		records = leader.log.records[ask.Offset:]
-	}
+func (x *exploration) serve(w *xworld, i, leader int, ask *xmsg) {
+	out := x.served(w.nodes[leader], ask, w.now)
+	w.nodes[leader] = out.node
 	x.judgeLeaders(w) // before anybody can hear of it
-	x.fetched(w, n, ask, &answer, records, err)
+	x.take(w, i, out.answer)
+}
+
+// take has a follower take an answer.
+func (x *exploration) take(w *xworld, i int, a *xanswer) {
+	out := x.fetched(w.nodes[i], a, w.now)
+	w.nodes[i] = out.node
+	if out.fault != "" {
+		x.fail(w, "%s", out.fault)
+	}
+	if n := out.node; n.lossy && n.log.end() >= w.committed.end() {
+		w.nodes[i] = x.regained(n)
+	}
+}
+
+// mayFly says that one more request may be under way.
+func (x *exploration) mayFly(w *xworld) bool {
+	return x.limits.flying == 0 || len(w.net.msgs) < x.limits.flying
 }
 
 // alter has a leader ask the controller, if it wants to.
 func (x *exploration) alter(w *xworld, i int) {
-	if w.used.alters >= x.limits.alters {
+	n, c := w.nodes[i], *w
+	if !n.leads || !spend(&c.used.alters, x.limits.alters) || !x.mayFly(w) {
 		return
 	}
-	c := w.child(fmt.Sprintf("%d asks for another set in sync", i+1))
-	c.used.alters++
-	n := c.own(i)
-	ask, ok := n.r.Alter(c.now + pause)
-	if !ok {
+	out := x.alters(n, x.patience(), w.now)
+	if out.msg == nil {
 		return
 	}
-	c.send(&xmsg{from: n.id, life: n.epoch, ask: ask})
-	x.visit(c)
-	if w.used.late < x.limits.late {
-		l := w.child(fmt.Sprintf("%d asks for another set in sync, late", i+1))
-		l.used.late++
-		l.used.alters++
-		m := l.own(i)
-		_, _ = m.r.Alter(l.now + pause)
-		m.r.Altered(ask, controller.Partition{}, errGivenUp, l.now)
-		l.send(&xmsg{from: n.id, life: n.epoch, late: true, ask: ask})
-		x.visit(l)
+	l := c
+	x.step = xstep{kind: stepAlter, node: n.id}
+	c.nodes[i], c.net = out.node, x.sent(w.net, out.msg)
+	x.visit(&c)
+	if spend(&l.used.late, x.limits.late) {
+		x.step = xstep{kind: stepAlterLate, node: n.id}
+		l.nodes[i] = x.altered(out.node, out.msg, x.givenUp(), w.now)
+		late := *out.msg
+		late.late = true
+		l.net = x.sent(w.net, x.msg(late))
+		x.visit(&l)
 	}
 }
 
 // deliver has a request arrive, and its answer, if there is one. Without it the
 // sender learns from the metadata what has come of a request that was granted;
 // one that was refused is always answered.
-func (x *exploration) deliver(w *xworld, m *xmsg, answered bool) bool {
+func (x *exploration) deliver(w *xworld, at int, answered bool) {
+	c, m := *w, w.net.msgs[at]
+	x.step = xstep{kind: stepUnanswered, msg: m}
+	if answered {
+		x.step.kind = stepAnswered
+	}
+	c.net = x.arrived(w.net, at)
 	if m.to > 0 {
-		if w.nodes[m.to-1].r == nil {
-			return false
+		if to := c.nodes[m.to-1]; to.r != nil {
+			c.nodes[m.to-1] = x.served(to, m, c.now).node
+			x.visit(&c)
 		}
-		_, _, _ = w.own(int(m.to-1)).r.Fetch(&m.fetch, w.now)
-		return true
-	}
-	reply := x.decide(w, &controller.AlterPartitions{Broker: m.from, BrokerEpoch: m.life, Partitions: []controller.AlterPartition{m.ask}})
-	granted := reply.Errs[0] == nil
-	if !answered {
-		return granted || m.late || w.nodes[m.from-1].r == nil || w.nodes[m.from-1].epoch != m.life
-	}
-	w.own(int(m.from-1)).r.Altered(m.ask, reply.Partitions[0], reply.Errs[0], w.now)
-	return true
-}
-
-// fetched has a follower take an answer, and do what it decides.
-func (x *exploration) fetched(w *xworld, n *xnode, ask *replication.FetchRequest, answer *replication.FetchResponse, records []xrec, err error) {
-	hw := n.r.HighWatermark()
-	a := n.r.Fetched(ask, answer, err, w.now)
-	switch a.Kind {
-	case replication.Append:
-		for _, r := range records {
-			n.log.append(r)
-		}
-	case replication.Truncate, replication.Restart:
-		if a.BelowHW || a.Offset < hw {
-			x.fail(w, "I15: node %d cuts at %d, its high watermark is %d", n.id, a.Offset, hw)
-		}
-		n.log.cut(a.Offset)
-	case replication.Ignore, replication.Fail:
 		return
 	}
-	n.r.Did(a, answer, w.now)
-	if n.lossy && n.log.end() >= int64(len(w.committed)) {
-		n.lossy = false
+	out := x.decide(&c, xevent{kind: alterIt, id: m.from, msg: m.num})
+	switch {
+	case answered:
+		c.nodes[m.from-1] = x.altered(c.nodes[m.from-1], m, out.reply, c.now)
+	case out.reply.err != nil && !m.late && c.lives(m):
+		return
 	}
-}
-
-// rounds is how many rounds of everything a cluster without faults may take to
-// be well again.
-const rounds = 24
-
-// heal lets a copy of a world go on without faults: all brokers run and hear of
-// everything. In the end all must be in sync and equal.
-func (x *exploration) heal(w *xworld) {
-	x.healed++
-	limits := x.limits
-	x.limits = exploreLimits{elections: 1 << 20}
-	defer func() { x.limits = limits }()
-	c := w.child("all is well from here on")
-	c.net = nil
-	for i := range c.nodes {
-		c.own(i)
-	}
-	for _, m := range w.net {
-		x.lose(c, m)
-	}
-	for range rounds {
-		c.now += 3 * time.Second
-		x.round(c)
-		if x.found != "" || x.well(c) {
-			return
-		}
-	}
-	x.fail(c, "I24: not well after %d rounds", rounds)
-}
-
-// lose has a request not arrive: who waits for its answer gives it up.
-func (x *exploration) lose(w *xworld, m *xmsg) {
-	if n := w.nodes[m.from-1]; !m.late && n.r != nil && n.epoch == m.life {
-		n.r.Altered(m.ask, controller.Partition{}, errGivenUp, w.now)
-		x.judgeLeaders(w)
-	}
-}
-
-// round has everybody do everything once.
-func (x *exploration) round(w *xworld) {
-	for _, n := range w.nodes {
-		if n.r == nil {
-			x.start(w, n)
-		}
-		if b, _ := w.meta.Broker(n.id); b.Fenced {
-			x.decide(w, &controller.Unfence{ID: n.id, Epoch: n.epoch})
-		}
-	}
-	for _, n := range w.nodes {
-		if n.state != w.meta {
-			x.learn(w, n)
-			x.judgeLeaders(w)
-		}
-	}
-	for _, n := range w.nodes {
-		if ask, ok := n.r.Alter(w.now); ok {
-			reply := x.decide(w, &controller.AlterPartitions{Broker: n.id, BrokerEpoch: n.epoch, Partitions: []controller.AlterPartition{ask}})
-			n.r.Altered(ask, reply.Partitions[0], reply.Errs[0], w.now)
-			x.judgeLeaders(w)
-		}
-		ask, ok := n.r.NextFetch(w.now)
-		if !ok {
-			continue
-		}
-		ask.BrokerEpoch = n.epoch
-		if leader := w.nodes[n.r.Leader()-1]; leader.r != nil {
-			x.serve(w, n, leader, &ask)
-		} else {
-			x.fetched(w, n, &ask, nil, nil, errGivenUp)
-		}
-	}
-	x.judge(w)
-}
-
-// well reports whether a world is as it should be in the end.
-func (x *exploration) well(w *xworld) bool {
-	if w.part.Leader < 0 || len(w.part.ISR) < len(w.nodes) {
-		return false
-	}
-	leader := w.nodes[w.part.Leader-1]
-	for _, n := range w.nodes {
-		if n.r == nil || n.state != w.meta || !slices.Equal(n.log.records, leader.log.records) || n.r.HighWatermark() != leader.log.end() {
-			return false
-		}
-	}
-	return true
+	x.visit(&c)
 }
