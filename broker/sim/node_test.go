@@ -132,8 +132,7 @@ func (n *node) start() {
 	if w.tracing() {
 		w.trace("node %d starts, clean %v, loss possible %v", n.id, run.clean, power)
 	}
-	var unclean []storage.ID
-	lost := false // of what was acknowledged
+	var unclean, lost []storage.ID // lost of what was acknowledged
 	for _, id := range n.logIDs() {
 		l := n.logs[id]
 		before := l.end
@@ -151,7 +150,9 @@ func (n *node) start() {
 			continue
 		}
 		cached := power && !w.cfg.durable(id.Topic)
-		lost = lost || cached
+		if cached {
+			lost = append(lost, id)
+		}
 		if w.cfg.mixed && cached && l.end < before {
 			w.counts.shortened++
 		}

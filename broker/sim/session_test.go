@@ -26,7 +26,7 @@ func (p *process) epoch() int64 { return p.session.Epoch() }
 func (p *process) lease() replication.Instant { return p.session.Lease() }
 
 // open starts what a process consists of.
-func (p *process) open(run runFile, unclean []storage.ID, lost bool) {
+func (p *process) open(run runFile, unclean, lost []storage.ID) {
 	w := p.w
 	m, err := openMetadata(p)
 	if err != nil {
@@ -34,14 +34,10 @@ func (p *process) open(run runFile, unclean []storage.ID, lost bool) {
 		return
 	}
 	p.meta = m
-	before := run.epoch
-	if lost {
-		before = -1
-	}
 	alone := w.cfg.nodes == 1
 	s := replication.NewSession(replication.SessionOptions{Session: w.cfg.session, Interval: w.cfg.heartbeat, Alone: alone}, controller.Register{
-		ID: p.n.id, UUID: p.n.uuid(), Incarnation: fmt.Sprint(p.n.starts), PreviousEpoch: before,
-		MinLevel: 1, MaxLevel: controller.Level, ReadyNow: alone, Unclean: unclean,
+		ID: p.n.id, UUID: p.n.uuid(), Incarnation: fmt.Sprint(p.n.starts), PreviousEpoch: run.epoch,
+		MinLevel: 1, MaxLevel: controller.Level, ReadyNow: alone, Unclean: unclean, Lost: lost,
 	})
 	p.session = &session{Session: s, p: p, told: s.Lease(), timer: replication.Forever}
 	s.Ready(p.now())

@@ -14,8 +14,9 @@ type Register struct {
 	ID                int32
 	UUID, Incarnation string
 	// PreviousEpoch is the broker epoch that the directory was closed in, or
-	// whatever it ran in if all that it acknowledged is on disk for certain. Any
-	// other than the registered, as -1, says that acknowledged records may be lost.
+	// whatever it ran in if all that it acknowledged is on disk for certain, but for
+	// Lost. Any other than the registered, as -1, says that acknowledged records may
+	// be lost of every partition.
 	PreviousEpoch      int64
 	Rack               string
 	Endpoints          []Endpoint
@@ -26,6 +27,10 @@ type Register struct {
 	// Unclean lists the partitions whose log end may have gone back: the broker
 	// does not lead them in the same leader epoch again.
 	Unclean []storage.ID
+	// Lost lists those of which acknowledged records may be lost too: after a power
+	// cut all that were in page-cache mode when what was not on the disk yet was
+	// acknowledged. The broker stays an eligible leader of the others (KIP-966).
+	Lost []storage.ID
 }
 
 func (ev *Register) step(s *State) (Reply, []Record) {
@@ -73,23 +78,28 @@ func (ev *Register) step(s *State) (Reply, []Record) {
 func (ev *Register) restart(v *view, old *Broker) (out []Record) {
 	wiped := old == nil || old.UUID != ev.UUID
 	clean := !wiped && ev.PreviousEpoch == old.Epoch
-	reset := make(map[storage.ID]bool, len(ev.Unclean))
-	for _, id := range ev.Unclean {
-		reset[id] = true
-	}
+	reset, lost := setOf(ev.Unclean), setOf(ev.Lost)
 	for t, i := range v.partitions() {
 		p := t.Partitions.At(i)
 		if !slices.Contains(p.Replicas, ev.ID) {
 			continue
 		}
-		c := v.begin(t, *p)
-		if !clean {
+		c, id := v.begin(t, *p), storage.ID{Topic: t.ID, Partition: int32(i)}
+		if !clean || lost[id] {
 			c.lost, c.wiped = ev.ID, wiped
 		}
-		c.restarted = p.Leader == ev.ID && reset[storage.ID{Topic: t.ID, Partition: int32(i)}]
+		c.restarted = p.Leader == ev.ID && reset[id]
 		if r := c.record(int32(i)); r != nil {
 			out = append(out, r)
 		}
+	}
+	return out
+}
+
+func setOf(ids []storage.ID) map[storage.ID]bool {
+	out := make(map[storage.ID]bool, len(ids))
+	for _, id := range ids {
+		out[id] = true
 	}
 	return out
 }

@@ -174,6 +174,9 @@ func (s *script) register() Event {
 	if s.d.HasArg("clean") {
 		ev.PreviousEpoch = s.epoch()
 	}
+	if s.d.HasArg("lost") {
+		ev.Lost = []storage.ID{{Topic: id(byte(s.number("lost", 0)))}}
+	}
 	if s.d.HasArg("unclean") {
 		ev.Unclean = []storage.ID{{Topic: id(byte(s.number("unclean", 0)))}}
 	}
