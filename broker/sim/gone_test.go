@@ -61,7 +61,8 @@ func (l *mishap) retire(s *controller.State) {
 	if w.chance(0.2) {
 		id = pick(w.rng, w.nodes...).id // the operator errs
 	}
-	w.admin(adminAt, &controller.Unregister{ID: id}, func(reply controller.Reply, err error) {
+	b, _ := s.Broker(id)
+	w.admin(adminAt, &controller.Unregister{ID: id, Epoch: b.Epoch}, func(reply controller.Reply, err error) {
 		if err == nil {
 			err = errors.Join(reply.Errs...)
 		}

@@ -63,7 +63,7 @@ func TestUndoUnregister(t *testing.T) {
 	a.Step(&Fence{ID: 2, Epoch: 2}, 0)
 	a.Committed(a.State(), 100)
 	before := a.State().Hash()
-	if _, records := a.Step(&Unregister{ID: 2}, time.Second); len(records) == 0 {
+	if _, records := a.Step(&Unregister{ID: 2, Epoch: 2}, time.Second); len(records) == 0 {
 		t.Fatal("nothing was decided")
 	}
 	a.Undo(nil)

@@ -17,7 +17,7 @@ func TestUnknownLife(t *testing.T) {
 			t.Fatal(reply.Errs[0])
 		}
 	}
-	a.Step(&Unregister{ID: 3}, 0)
+	a.Step(&Unregister{ID: 3, Epoch: 3}, 0)
 	a.Committed(a.State(), 10)
 	for _, c := range []struct {
 		name  string
@@ -55,7 +55,7 @@ func TestUnknownLife(t *testing.T) {
 func TestLifeEndsWithTheCommit(t *testing.T) {
 	again := register(2)
 	again.Incarnation = "another"
-	for name, ev := range map[string]Event{"registered again": again, "unregistered": &Unregister{ID: 2}} {
+	for name, ev := range map[string]Event{"registered again": again, "unregistered": &Unregister{ID: 2, Epoch: 2}} {
 		t.Run(name, func(t *testing.T) {
 			a := serving(t)
 			beat := func() error {

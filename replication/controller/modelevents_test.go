@@ -26,8 +26,8 @@ func (m *model) event() Event {
 		if m.rng.IntN(5) > 0 {
 			return m.alter()
 		}
-		id, _ := m.broker()
-		return &Unregister{ID: id}
+		id, epoch := m.broker()
+		return &Unregister{ID: id, Epoch: epoch}
 	case 9:
 		return m.create()
 	case 10, 11:

@@ -155,7 +155,12 @@ type ShutDown struct {
 // Unregister ends a broker that is out of service: one that is in service may lead
 // until its lease ends, and so must be fenced first. Where it is a replica it stays
 // one, until its partitions are reassigned.
-type Unregister struct{ ID int32 }
+type Unregister struct {
+	ID int32
+	// Epoch is the life that is meant, as the asker knows it. A request that comes
+	// late, or again, does not end the next one, which is fenced while it starts.
+	Epoch int64
+}
 
 func (ev *Fence) step(s *State) (Reply, []Record) {
 	reply, v, record := s.recondition(ev.ID, ev.Epoch, func(b *Broker) { b.Fenced, b.ShuttingDown = true, false })
@@ -211,7 +216,10 @@ func (ev *Unregister) step(s *State) (Reply, []Record) {
 		err = fmt.Errorf("%w: %d", ErrUnknownBroker, ev.ID)
 	case s.level < clusterLevel:
 		err = fmt.Errorf("%w: %d, brokers come and go from %d on", ErrUnsupportedLevel, s.level, clusterLevel)
-	case !b.Fenced:
+	default:
+		err = s.checkEpoch(ev.ID, ev.Epoch)
+	}
+	if err == nil && !b.Fenced {
 		err = fmt.Errorf("%w: %d", ErrBrokerInService, ev.ID)
 	}
 	if err != nil {

@@ -95,7 +95,7 @@ func (s *script) event() Event {
 	case "shutdown":
 		return &ShutDown{ID: s.number("node", 0), Epoch: s.epoch()}
 	case "unregister":
-		return &Unregister{ID: s.number("node", 0)}
+		return &Unregister{ID: s.number("node", 0), Epoch: s.epoch()}
 	case "elect":
 		return &Elect{IDs: s.partitions(), Kind: map[string]ElectionKind{"preferred": Preferred, "unclean": Unclean}[s.text("kind", "preferred")]}
 	case "reassign":
