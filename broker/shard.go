@@ -57,10 +57,10 @@ type shard struct {
 	waiting map[group.Token]func(group.Answer)
 	acking  map[group.Token]*acking // of takes that have brought acks
 	builder record.Builder
-	began   map[int64]time.Time // when what ends at an offset was appended
-	lazy    bool                // the store has changes that are not durable
-	full    bool                // that the store has no room was told
-	shown   group.ShardStats    // in the metrics
+	began   roundTimes
+	lazy    bool             // the store has changes that are not durable
+	full    bool             // that the store has no room was told
+	shown   group.ShardStats // in the metrics
 	wake    *sleeper
 	place   place
 	parked  bool
@@ -78,7 +78,7 @@ func (b *Broker) newShard(id storage.ID, cfg *group.Config) *shard {
 		broker: b, id: id, store: newOffsetStore(b.db, id.Topic, id.Partition), config: cfg,
 		log:      b.log.With(slog.Int("offsets_partition", int(id.Partition))),
 		requests: make(chan func(time.Time), shardQueue), loaded: make(chan struct{}),
-		waiting: map[group.Token]func(group.Answer){}, acking: map[group.Token]*acking{}, began: map[int64]time.Time{},
+		waiting: map[group.Token]func(group.Answer){}, acking: map[group.Token]*acking{},
 		watches: map[int32]*watch{}, watching: map[string]map[group.Partition]*watch{}, wake: newSleeper(),
 	}
 	s.place.Waiter = &s.wake.waiter

@@ -15,7 +15,9 @@ import (
 func (s *shard) work() {
 	s.collect()
 	now := s.now()
-	if epoch, leads := s.part.office(); !leads {
+	epoch, leads := s.part.office()
+	s.began.lead(epoch, leads)
+	if !leads {
 		s.core.Resign(now, epoch)
 	} else if err := s.core.Lead(now, epoch, logOf{s.part.log}); err != nil {
 		s.notServed(err)
@@ -123,7 +125,7 @@ func (s *shard) append(in *group.Append) {
 		base, err = s.part.log.Offsets().End, errors.Join(group.ErrUnknownOutcome, err)
 	}
 	if err == nil {
-		s.began[base+int64(len(in.Changes))] = time.Now()
+		s.began.append(base+int64(len(in.Changes)), time.Now())
 	}
 	s.core.Appended(s.now(), in, base, err)
 }
@@ -166,9 +168,10 @@ func (s *shard) apply(a *group.Apply) {
 		err = group.ErrNoRoom
 	}
 	s.full = errors.Is(err, group.ErrNoRoom)
-	if began, ok := s.began[a.To]; err == nil && ok {
-		s.broker.metrics.groups.applied(changes, began)
-		delete(s.began, a.To)
+	if err == nil {
+		if began, ok := s.began.applied(a.To); ok {
+			s.broker.metrics.groups.applied(changes, began)
+		}
 	}
 	s.core.Did(s.now(), a, to, err)
 }
