@@ -189,15 +189,16 @@ func (c *change) elect() int32 {
 }
 
 // electUnclean lets the first replica that lives lead with what it has. What the
-// others have more is lost.
+// others have more is lost. One that a reassignment brings, which may have nothing
+// yet, comes after all others.
 func (c *change) electUnclean() int32 {
 	n := &c.next
-	i := slices.IndexFunc(n.Replicas, c.v.eligible)
-	if i < 0 {
+	alive := pick(slices.Concat(without(n.Replicas, n.Adding), n.Adding), c.v.eligible)
+	if len(alive) == 0 {
 		return -1
 	}
-	n.ISR, n.ELR, n.Recovering = []int32{n.Replicas[i]}, nil, true
-	return n.Replicas[i]
+	n.ISR, n.ELR, n.Recovering = alive[:1], nil, true
+	return alive[0]
 }
 
 // record is the change as a record, nil if there is none.
