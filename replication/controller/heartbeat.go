@@ -116,14 +116,14 @@ func (a *Active) Heartbeat(h Heartbeat, now Instant) (HeartbeatReply, []Event) {
 	}
 	b, l := a.overlay.brokers[h.ID], a.lives[h.ID]
 	l.heard, l.applied = max(l.heard, now), max(l.applied, h.Applied)
-	l.gone = h.WantFence && h.WantShutDown
+	l.gone = l.gone || h.WantFence && h.WantShutDown
 	known := a.committed.brokers[h.ID]
 	reply := HeartbeatReply{
 		CaughtUp: l.caughtUp(b.Fenced, h.Applied),
 		Fenced:   b.Fenced || known == nil || known.Epoch != h.Epoch || known.Fenced,
 	}
 	switch {
-	case b.Fenced && h.WantShutDown:
+	case b.Fenced && (h.WantShutDown || l.gone): // what it said before that may come after it
 		reply.MayStop = true
 	case b.Fenced && reply.CaughtUp && !h.WantFence:
 		return reply, []Event{&Unfence{ID: h.ID, Epoch: h.Epoch}}

@@ -80,3 +80,26 @@ func TestLifeEndsWithTheCommit(t *testing.T) {
 		})
 	}
 }
+
+// A broker that has said its last word does not come back in that life: what it said
+// before may come after it.
+func TestLastWord(t *testing.T) {
+	a := serving(t)
+	_, events := a.Heartbeat(Heartbeat{ID: 2, Epoch: 2, Applied: 100, WantFence: true, WantShutDown: true}, 0)
+	if len(events) != 1 {
+		t.Fatalf("decided: %v", events)
+	}
+	a.Step(events[0], 0)
+	a.Committed(a.State(), 99)
+	reply, events := a.Heartbeat(Heartbeat{ID: 2, Epoch: 2, Applied: 100}, 0)
+	if len(events) > 0 || !reply.Fenced {
+		t.Errorf("a heartbeat of before: %+v, decided %v", reply, events)
+	}
+	again := register(2)
+	again.Incarnation = "another"
+	a.Step(again, 0)
+	a.Committed(a.State(), 100)
+	if _, events = a.Heartbeat(Heartbeat{ID: 2, Epoch: 3, Applied: 100}, 0); len(events) != 1 {
+		t.Errorf("the next life: decided %v", events)
+	}
+}
