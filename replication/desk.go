@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"time"
 
@@ -15,15 +14,15 @@ import (
 // Errors of proposals.
 var (
 	// ErrUnknownOutcome says that leadership was lost before it was known whether
-	// the decision is committed: it may be in force now, later, or never.
+	// the decision is committed, or that not all parts of it could be proposed: it may
+	// be in force, or a part of it, now, later, or never.
 	ErrUnknownOutcome = errors.New("the outcome of the change of metadata is unknown")
 	// ErrTooManyProposals says that as much as may be is under way, or leadership
-	// being handed over: nothing was proposed, or the first parts of a decision that
-	// may be committed in parts.
+	// being handed over: nothing was proposed.
 	ErrTooManyProposals = errors.New("too many changes of metadata at a time")
-	// ErrChangeTooLarge says that a decision has too many bytes of records: nothing
-	// was proposed.
-	ErrChangeTooLarge = errors.New("the change of metadata is too large")
+	// ErrChangeTooLarge says that a decision, or the item of it that has the error,
+	// has too many bytes of records: nothing of that was proposed.
+	ErrChangeTooLarge = controller.ErrTooLarge
 	// ErrRepeated says that a proposal of that id is committed, but its reply is
 	// not known any more: nothing was proposed.
 	ErrRepeated = errors.New("the change of metadata was made already")
@@ -189,11 +188,7 @@ func (d *Desk) decide(w waiting, ev controller.Event, now time.Duration) (a Answ
 		d.line = append(d.line, w)
 		return Answer{}, true
 	}
-	partBytes := math.MaxInt
-	if controller.Divisible(ev) {
-		partBytes = d.o.PartBytes
-	}
-	parts := encodeParts(records, partBytes)
+	parts := encodeParts(records, d.o.PartBytes, func(i int) bool { return controller.Divisible(ev, records, i) })
 	if asksRoom(ev) {
 		if err := d.room(parts, len(records)); err != nil {
 			d.active.Undo(nil)
@@ -207,6 +202,9 @@ func (d *Desk) decide(w waiting, ev controller.Event, now time.Duration) (a Answ
 		}
 		if err := d.propose(next.id, p.data); err != nil {
 			d.active.Undo(records[:p.from])
+			if i > 0 {
+				err = fmt.Errorf("%w: after %d parts of %d: %v", ErrUnknownOutcome, i, len(parts), err) //nolint:errorlint // something was proposed
+			}
 			return Answer{ID: w.id, Err: err}, false
 		}
 		d.line = append(d.line, next)

@@ -1,6 +1,7 @@
 package replication
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"testing"
@@ -206,5 +207,85 @@ func TestDeskPartsRefused(t *testing.T) {
 	}
 	if b := s.brokerTwo(); !b.Fenced || s.count(of(2)) > 0 {
 		t.Errorf("the broker is %+v, in %d partitions", b, s.count(of(2)))
+	}
+}
+
+// Items that are for themselves are decided in parts, and all of them are done with
+// the last: 10,000 new topics, a move of all partitions, and the end of some topics.
+func TestDeskItems(t *testing.T) {
+	s := deskOfThree(t)
+	s.desk.o.PartBytes = 128 << 10
+	all := func(ev controller.Event) {
+		t.Helper()
+		if a, later := s.ask(fmt.Sprintf("%T", ev), ev); !later {
+			t.Fatal(answerText(a))
+		}
+		if len(s.core.taken) < 2 {
+			t.Errorf("%T: %d parts", ev, len(s.core.taken))
+		}
+		for len(s.core.taken) > 0 {
+			if n := len(s.core.taken[0].Data); n > s.desk.o.PartBytes+1024 {
+				t.Errorf("%T: a part of %d bytes", ev, n)
+			}
+			s.leading(s.commit(1))
+			for _, topic := range s.machine.State().Topics() {
+				if topic.Partitions.Len() != 2 || len(topic.Configs) != 1 {
+					t.Fatalf("%T: after a part topic %s has %d partitions and the configs %v", ev, topic.Name, topic.Partitions.Len(), topic.Configs)
+				}
+			}
+		}
+	}
+	create, move, drop := &controller.CreateTopics{}, &controller.Reassign{}, &controller.DeleteTopics{}
+	for i := range 10_000 {
+		id := storage.TopicID{byte(i >> 8), byte(i), 1}
+		create.Topics = append(create.Topics, controller.NewTopic{ID: id, Name: fmt.Sprint("topic", i), Partitions: 2, Replication: 3, Configs: map[string]string{"retention.ms": "1000"}})
+		for p := range int32(2) {
+			move.Partitions = append(move.Partitions, controller.Reassignment{ID: storage.ID{Topic: id, Partition: p}, Replicas: []int32{1, 2}})
+		}
+		if i < 300 {
+			drop.IDs = append(drop.IDs, id)
+		}
+	}
+	all(create)
+	if n := len(s.machine.State().Topics()); n != 10_000 {
+		t.Errorf("%d topics", n)
+	}
+	all(move)
+	if n := s.count(func(p *controller.Partition) bool { return len(p.Replicas) == 2 }); n != 20_000 {
+		t.Errorf("%d partitions were moved", n)
+	}
+	s.desk.o.PartBytes = 2 << 10
+	all(drop)
+	if n := len(s.machine.State().Topics()); n != 9_700 {
+		t.Errorf("%d topics are left", n)
+	}
+}
+
+// Of a request that the quorum takes in part nothing is known: who asks again is
+// told what there is.
+func TestDeskItemsRefused(t *testing.T) {
+	s := deskOfThree(t)
+	s.desk.o.PartBytes, s.core.room = 4<<10, 2
+	create := &controller.CreateTopics{}
+	for i := range 1000 {
+		create.Topics = append(create.Topics, controller.NewTopic{ID: storage.TopicID{byte(i >> 8), byte(i), 1}, Name: fmt.Sprint("topic", i), Partitions: 1, Replication: 1})
+	}
+	if a, later := s.ask("create", create); later || !errors.Is(a.Err, ErrUnknownOutcome) {
+		t.Fatal(answerText(a), later)
+	}
+	s.core.room = 0
+	for len(s.core.taken) > 0 {
+		s.leading(s.commit(1))
+	}
+	made := len(s.machine.State().Topics())
+	a, later := s.ask("again", create)
+	if !later || made == 0 || made == 1000 {
+		t.Fatal(answerText(a), made)
+	}
+	for len(s.core.taken) > 0 {
+		s.leading(s.commit(1))
+	}
+	if n := len(s.machine.State().Topics()); n != 1000 {
+		t.Errorf("%d topics", n)
 	}
 }

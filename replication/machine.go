@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"iter"
-	"math"
 
 	"leat/replication/controller"
 	"leat/replication/quorum"
@@ -172,7 +171,7 @@ const snapshotHeader = 1 + 8 + 8
 const chunkBytes = 256 << 10
 
 func encodeRecords(records []controller.Record) []byte {
-	return encodeParts(records, math.MaxInt)[0].data
+	return encodeParts(records, 0, func(int) bool { return false })[0].data
 }
 
 // part is an entry with some of the records of a decision: those from one on.
@@ -181,13 +180,13 @@ type part struct {
 	from int
 }
 
-// encodeParts makes entries of records, each of which ends with the record that
-// brings it to so many bytes. There is one at least.
-func encodeParts(records []controller.Record, bytes int) []part {
+// encodeParts makes entries of records, each of which ends once it has so many bytes,
+// before the next record that may begin another. There is one at least.
+func encodeParts(records []controller.Record, bytes int, divisible func(i int) bool) []part {
 	parts := []part{{data: []byte{listVersion}}}
 	for i, r := range records {
 		last := &parts[len(parts)-1]
-		if len(last.data) >= bytes && i > last.from {
+		if len(last.data) >= bytes && i > last.from && divisible(i) {
 			parts = append(parts, part{data: []byte{listVersion}, from: i})
 			last = &parts[len(parts)-1]
 		}

@@ -32,10 +32,10 @@ func checkStep(t *testing.T, before *State, ev Event, records []Record, after *S
 // the rest, breaks an invariant.
 func checkParts(t *testing.T, before *State, ev Event, records []Record) {
 	t.Helper()
-	if !Divisible(ev) {
-		return
-	}
 	for n := 1; n < len(records); n++ {
+		if !Divisible(ev, records, n) {
+			continue
+		}
 		part, err := before.With(records[:n])
 		if err != nil {
 			t.Errorf("%T%+v: the first %d of %d records: %v", ev, ev, n, len(records), err)

@@ -82,8 +82,11 @@ func (m *model) commit(ev Event) {
 	if m.rng.IntN(4) == 0 {
 		_, records := m.active.Step(ev, m.now)
 		part := 0
-		if Divisible(ev) && len(records) > 0 && m.rng.IntN(2) == 0 {
+		if len(records) > 0 && m.rng.IntN(2) == 0 {
 			part = m.rng.IntN(len(records))
+		}
+		if part > 0 && !Divisible(ev, records, part) {
+			part = 0
 		}
 		m.active.Undo(records[:part])
 		if after, err := m.state.With(records[:part]); err != nil || after.Hash() != m.active.State().Hash() {

@@ -22,7 +22,7 @@ type MorePartitions struct {
 
 func (ev *AddPartitions) step(s *State) (Reply, []Record) {
 	reply := Reply{Errs: make([]error, len(ev.Topics))}
-	var out []Record
+	var out size
 	seen := map[storage.TopicID]bool{}
 	for i := range ev.Topics {
 		more := &ev.Topics[i]
@@ -35,17 +35,24 @@ func (ev *AddPartitions) step(s *State) (Reply, []Record) {
 			reply.Errs[i] = fmt.Errorf("%w: topic %q is named twice", ErrInvalidPartitions, t.Name)
 			continue
 		}
-		replicas, err := more.assign(s, t)
+		var replicas [][]int32
+		err := out.fits(partitionBytes * max(int(min(more.Count, MaxPartitions))-t.Partitions.Len(), 0))
+		if err == nil {
+			replicas, err = more.assign(s, t)
+		}
 		if err != nil {
 			reply.Errs[i] = err
 			continue
 		}
-		seen[more.ID] = true
+		var made []Record
 		for p, r := range replicas {
-			out = append(out, newPartition(s, more.ID, int32(t.Partitions.Len()+p), r))
+			made = append(made, newPartition(s, more.ID, int32(t.Partitions.Len()+p), r))
+		}
+		if reply.Errs[i] = out.add(made); reply.Errs[i] == nil {
+			seen[more.ID] = true
 		}
 	}
-	return reply, out
+	return reply, out.records
 }
 
 // assign gives the replicas of each new partition: as many as partition 0 has.

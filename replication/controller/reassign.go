@@ -27,7 +27,7 @@ type Reassignment struct {
 
 func (ev *Reassign) step(s *State) (Reply, []Record) {
 	reply := Reply{Errs: make([]error, len(ev.Partitions))}
-	var out []Record
+	var out size
 	v := viewOf(s)
 	seen := map[storage.ID]bool{}
 	for i := range ev.Partitions {
@@ -50,10 +50,10 @@ func (ev *Reassign) step(s *State) (Reply, []Record) {
 			continue
 		}
 		if rec := c.record(r.ID.Partition); rec != nil {
-			out = append(out, rec)
+			reply.Errs[i] = out.add([]Record{rec})
 		}
 	}
-	return reply, out
+	return reply, out.records
 }
 
 func (v *view) reassign(t *Topic, p *Partition, r *Reassignment) (*change, error) {

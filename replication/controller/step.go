@@ -44,26 +44,6 @@ type Proposer interface {
 // must be committed, then given to With.
 func Step(s *State, ev Event) (Reply, []Record) { return ev.step(s) }
 
-// Divisible reports whether the records of an event may be committed in several
-// parts, in their order. After each part the state is one that other events could
-// have led to, so that nothing is wrong if the next one never is committed, and the
-// same event, or what Active has due, decides about the rest:
-//
-//   - Fence, ShutDown: the broker has left some partitions, and is in service until
-//     the last record says that it is not;
-//   - Unfence: the broker is in service, and not elected yet everywhere;
-//   - Register: the broker has left partitions or got new leader epochs, and the life
-//     is not registered before its last record: it asks again;
-//   - Elect, AlterPartitions: each partition is for itself.
-func Divisible(ev Event) bool {
-	switch ev.(type) {
-	case *Fence, *ShutDown, *Unfence, *Register, *Elect, *AlterPartitions:
-		return true
-	default:
-		return false
-	}
-}
-
 // NewTopic is one topic of a CreateTopics.
 type NewTopic struct {
 	ID   storage.TopicID
@@ -78,14 +58,15 @@ type NewTopic struct {
 	Configs map[string]string
 }
 
-// CreateTopics makes topics, each by itself: Reply.Errs tells which. One that comes
+// CreateTopics makes topics, each by itself: Reply.Errs tells which, ErrTooLarge being
+// for those that are too much for one request. One that comes
 // again, and late, does not bring back what was deleted meanwhile: brokers may yet have
 // to remove the data of that id.
 type CreateTopics struct{ Topics []NewTopic }
 
 func (ev *CreateTopics) step(s *State) (Reply, []Record) {
 	reply := Reply{Errs: make([]error, len(ev.Topics))}
-	var out []Record
+	var out size
 	seen, ids := map[string]bool{}, map[storage.TopicID]bool{}
 	for i := range ev.Topics {
 		t := &ev.Topics[i]
@@ -93,7 +74,11 @@ func (ev *CreateTopics) step(s *State) (Reply, []Record) {
 			reply.Errs[i] = fmt.Errorf("%w: %q", ErrTopicExists, t.Name)
 			continue
 		}
-		replicas, err := assign(s, t)
+		var replicas [][]int32
+		err := out.fits(partitionBytes * max(int(min(t.Partitions, MaxPartitions)), len(t.Assignments)))
+		if err == nil {
+			replicas, err = assign(s, t)
+		}
 		if err == nil && (s.topics.get(t.ID) != nil || s.Dying(t.ID) || ids[t.ID]) {
 			err = fmt.Errorf("%w, or did: the id %s of %q is taken", ErrTopicExists, t.ID, t.Name)
 		}
@@ -101,17 +86,19 @@ func (ev *CreateTopics) step(s *State) (Reply, []Record) {
 			reply.Errs[i] = err
 			continue
 		}
-		seen[t.Name], ids[t.ID] = true, true
-		out = append(out, &TopicCreated{ID: t.ID, Name: t.Name})
+		made := []Record{&TopicCreated{ID: t.ID, Name: t.Name}}
 		for p, r := range replicas {
-			out = append(out, newPartition(s, t.ID, int32(p), r))
+			made = append(made, newPartition(s, t.ID, int32(p), r))
 		}
 		for _, name := range slices.Sorted(maps.Keys(t.Configs)) {
 			v := t.Configs[name]
-			out = append(out, &TopicConfigSet{Topic: t.ID, Name: name, Value: &v})
+			made = append(made, &TopicConfigSet{Topic: t.ID, Name: name, Value: &v})
+		}
+		if reply.Errs[i] = out.add(made); reply.Errs[i] == nil {
+			seen[t.Name], ids[t.ID] = true, true
 		}
 	}
-	return reply, out
+	return reply, out.records
 }
 
 // newPartition is a partition that nobody wrote to: who is eligible is in sync
@@ -189,11 +176,13 @@ type DeleteTopics struct{ IDs []storage.TopicID }
 func (ev *DeleteTopics) step(s *State) (Reply, []Record) {
 	reply := Reply{Errs: make([]error, len(ev.IDs))}
 	var out []Record
+	seen := map[storage.TopicID]bool{}
 	for i, id := range ev.IDs {
-		if s.topics.get(id) == nil || slices.Contains(ev.IDs[:i], id) {
+		if s.topics.get(id) == nil || seen[id] {
 			reply.Errs[i] = fmt.Errorf("%w: %s", ErrUnknownTopic, id)
 			continue
 		}
+		seen[id] = true
 		out = append(out, &TopicRemoved{ID: id})
 	}
 	return reply, out
