@@ -86,7 +86,7 @@ func leaderless(p *controller.Partition) bool { return p.Leader < 0 }
 // 1 MiB, far below what the quorum takes, and after each of them the state is legal.
 func TestDeskParts(t *testing.T) {
 	again := register("second")
-	again.ID, again.UUID, again.ReadyNow = 2, "v", false
+	again.ID, again.UUID, again.ReadyNow, again.Known = 2, "v", false, 2
 	for name, c := range map[string]struct {
 		ev         controller.Event
 		partitions int32

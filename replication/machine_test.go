@@ -73,7 +73,16 @@ func creation(name string) *controller.CreateTopics {
 
 // register introduces broker 1, the only one.
 func register(incarnation string) *controller.Register {
-	return &controller.Register{ID: 1, UUID: "u", Incarnation: incarnation, PreviousEpoch: -1, MinLevel: 1, MaxLevel: controller.Level, ReadyNow: true}
+	return &controller.Register{ID: 1, UUID: "u", Incarnation: incarnation, PreviousEpoch: -1, Known: -1, MinLevel: 1, MaxLevel: controller.Level, ReadyNow: true}
+}
+
+// restart introduces it again, which has applied the whole state.
+func restart(s *controller.State, incarnation string) *controller.Register {
+	r := register(incarnation)
+	if b, ok := s.Broker(1); ok {
+		r.Known = b.Epoch
+	}
+	return r
 }
 
 // history makes n entries of all kinds of events; some indexes have nothing.

@@ -75,7 +75,7 @@ func TestMetadataSurvivesPowerCut(t *testing.T) {
 			t.Errorf("topic %+v", topic)
 		}
 	}
-	propose(t, m, register("b"))
+	propose(t, m, restart(m.State(), "b"))
 	if b, _ := m.State().Broker(1); b.Epoch != 2 || m.Controller() != 1 {
 		t.Errorf("broker %+v, controller %d", b, m.Controller())
 	}
@@ -305,7 +305,7 @@ func TestMetadataStartSyncsOnce(t *testing.T) {
 		if n := syncs.Load(); n != 0 {
 			t.Errorf("start %d: %d syncs before the registration", i, n)
 		}
-		propose(t, m, register(fmt.Sprint("life", i)))
+		propose(t, m, restart(m.State(), fmt.Sprint("life", i)))
 		if n := syncs.Load(); n != 1 {
 			t.Errorf("start %d: %d syncs", i, n)
 		}
@@ -325,8 +325,8 @@ func TestMetadataPowerCuts(t *testing.T) {
 			o.NodeUUID = preload(t, fs, from)
 		}
 		power := disktest.CutEverywhere(fs, 0, 0.5)
-		reg := func() *controller.Register {
-			r := register("a")
+		reg := func(s *controller.State) *controller.Register {
+			r := restart(s, "a")
 			r.UUID = o.NodeUUID
 			return r
 		}
@@ -336,7 +336,7 @@ func TestMetadataPowerCuts(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			propose(t, m, reg())
+			propose(t, m, reg(m.State()))
 			for range 3 {
 				propose(t, m, creation(fmt.Sprint("t", power.Done())))
 				power.Did()
@@ -367,7 +367,7 @@ func TestMetadataPowerCuts(t *testing.T) {
 					t.Fatalf("%s: cut %d before %s: an old topic is missing", from, i, c.Op)
 				}
 			}
-			propose(t, m, reg())
+			propose(t, m, reg(m.State()))
 			m.Close()
 			if err := db.Close(); err != nil {
 				t.Fatal(err)
@@ -425,7 +425,7 @@ func TestMetadataTakesOver(t *testing.T) {
 				t.Errorf("%s: key %q: kept %t", level, k, !kept)
 			}
 		}
-		r := register("a")
+		r := restart(m.State(), "a")
 		r.UUID = o.NodeUUID
 		propose(t, m, r)
 		if s := m.State(); s.Level() != controller.Level || s.TopicNamed("orders").Partitions.At(0).Leader != 1 {

@@ -48,6 +48,8 @@ type Session struct {
 	err      error
 	lease    Instant
 	applied  uint64
+	// known is the epoch in which the applied metadata has the broker, -1 for none.
+	known int64
 	// ready says that the logs are recovered, wantFence that the broker wants
 	// out of service, as one whose disk stalls.
 	ready, wantFence bool
@@ -67,7 +69,7 @@ type Session struct {
 func NewSession(o SessionOptions, register controller.Register) *Session {
 	o.Session = cmp.Or(o.Session, 2*time.Second)
 	o.Interval = cmp.Or(o.Interval, 250*time.Millisecond)
-	return &Session{o: o, register: register, epoch: -1, lease: never}
+	return &Session{o: o, register: register, epoch: -1, known: -1, lease: never}
 }
 
 // Phase is how far the broker has come.
@@ -84,8 +86,16 @@ func (s *Session) Err() error { return s.err }
 // is fenced or asks for it, ends, or has got company.
 func (s *Session) Lease() Instant { return s.lease }
 
-// Applied says up to which index of the metadata log the broker has applied it.
-func (s *Session) Applied(index uint64) { s.applied = max(s.applied, index) }
+// Applied says up to which index of the metadata log the broker has applied it,
+// and in which epoch it is registered there, -1 for not at all. A registration
+// that was refused for a later one is sent again when that is known.
+func (s *Session) Applied(index uint64, registered int64) {
+	s.applied = max(s.applied, index)
+	if s.known != registered {
+		s.known = registered
+		s.retry = backoff{}
+	}
+}
 
 // Ready says that the logs are recovered: the broker wants into service.
 func (s *Session) Ready(now Instant) {
@@ -164,6 +174,7 @@ func (s *Session) Next(now Instant) (Send, bool) {
 	case s.phase == Registering:
 		s.asking = true
 		r := s.register
+		r.Known = s.known
 		return Send{Register: &r, At: now}, true
 	default:
 		s.due = now + s.o.Interval

@@ -43,7 +43,7 @@ func TestSessionScript(t *testing.T) {
 		case "ready":
 			s.Ready(now)
 		case "applied":
-			s.Applied(uint64(a.node()))
+			s.Applied(uint64(a.node()), a.num("registered", -1))
 		case "fence":
 			s.WantFence(!a.has("no"), now)
 		case "alone":
@@ -79,6 +79,8 @@ func lossOf(a *args) error {
 		return controller.ErrNotController
 	case a.has("unsupported"):
 		return controller.ErrUnsupportedLevel
+	case a.has("behind"):
+		return controller.ErrStaleBrokerEpoch
 	case a.has("duplicate"):
 		return controller.ErrDuplicateBroker
 	default:
@@ -88,7 +90,11 @@ func lossOf(a *args) error {
 
 func told(m Send) string {
 	if m.Register != nil {
-		return fmt.Sprintf("register %d, epoch before %d", m.Register.ID, m.Register.PreviousEpoch)
+		out := fmt.Sprintf("register %d, epoch before %d", m.Register.ID, m.Register.PreviousEpoch)
+		if m.Register.Known >= 0 {
+			out += fmt.Sprintf(", known %d", m.Register.Known)
+		}
+		return out
 	}
 	h := m.Heartbeat
 	out := []string{fmt.Sprintf("heartbeat of epoch %d, applied %d", h.Epoch, h.Applied)}

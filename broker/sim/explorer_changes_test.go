@@ -298,7 +298,7 @@ func (x *exploration) event(ev xevent) controller.Event {
 		return &controller.Unfence{ID: ev.id, Epoch: ev.epoch}
 	case registerIt:
 		r := &controller.Register{
-			ID: ev.id, UUID: fmt.Sprint(ev.id), Incarnation: fmt.Sprint(ev.id, ev.epoch+100), PreviousEpoch: ev.epoch,
+			ID: ev.id, UUID: fmt.Sprint(ev.id), Incarnation: fmt.Sprint(ev.id, ev.epoch+100), PreviousEpoch: ev.epoch, Known: ev.epoch,
 			MinLevel: 1, MaxLevel: controller.Level,
 		}
 		if ev.lossy {

@@ -36,7 +36,7 @@ func (p *process) open(run runFile, unclean, lost []storage.ID) {
 	p.meta = m
 	alone := w.cfg.nodes == 1
 	s := replication.NewSession(replication.SessionOptions{Session: w.cfg.session, Interval: w.cfg.heartbeat, Alone: alone}, controller.Register{
-		ID: p.n.id, UUID: p.n.uuid(), Incarnation: fmt.Sprint(p.n.starts), PreviousEpoch: run.epoch,
+		ID: p.n.id, UUID: p.n.uuid(), Incarnation: fmt.Sprint(p.n.starts), PreviousEpoch: run.epoch, Known: -1,
 		MinLevel: 1, MaxLevel: controller.Level, ReadyNow: alone, Unclean: unclean, Lost: lost,
 	})
 	p.session = &session{Session: s, p: p, told: s.Lease(), timer: replication.Forever}
@@ -53,7 +53,7 @@ func (p *process) open(run runFile, unclean, lost []storage.ID) {
 func (s *session) pump() {
 	p := s.p
 	for !p.over {
-		s.Applied(p.meta.applied)
+		s.Applied(p.meta.applied, p.meta.registered())
 		send, ok := s.Next(p.now())
 		switch {
 		case !ok:
@@ -65,6 +65,14 @@ func (s *session) pump() {
 			s.heartbeat(send)
 		}
 	}
+}
+
+// registered is the epoch in which the applied metadata has the node, -1 for none.
+func (m *metadata) registered() int64 {
+	if b, ok := m.shown.Broker(m.p.n.id); ok {
+		return b.Epoch
+	}
+	return -1
 }
 
 // settle tells the replicas of the lease, ends the process if it may or must, and

@@ -27,9 +27,9 @@ func serving(t *testing.T) *Active {
 // What the quorum does not take leaves nothing behind: the broker that was to end,
 // or to begin a new life, lives on as it did, and is missed when it is silent.
 func TestUndoKeepsBrokers(t *testing.T) {
-	again := register(2)
-	again.Incarnation = "another"
-	for name, ev := range map[string]Event{"register": again, "fence": &Fence{ID: 2, Epoch: 2}, "third": register(3)} {
+	later := again(serving(t).State(), 2)
+	later.Incarnation = "another"
+	for name, ev := range map[string]Event{"register": later, "fence": &Fence{ID: 2, Epoch: 2}, "third": register(3)} {
 		t.Run(name, func(t *testing.T) {
 			a := serving(t)
 			before := a.State().Hash()

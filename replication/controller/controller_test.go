@@ -15,7 +15,22 @@ func id(n byte) storage.TopicID { return storage.TopicID{n, 15: 1} }
 
 // register is the start of a node that stands alone.
 func register(n int32) *Register {
-	return &Register{ID: n, UUID: "u", PreviousEpoch: -1, MinLevel: 1, MaxLevel: Level, ReadyNow: true}
+	return &Register{ID: n, UUID: "u", PreviousEpoch: -1, Known: -1, MinLevel: 1, MaxLevel: Level, ReadyNow: true}
+}
+
+// knows is the epoch of a broker that has applied the whole state.
+func knows(s *State, n int32) int64 {
+	if b, ok := s.Broker(n); ok {
+		return b.Epoch
+	}
+	return -1
+}
+
+// again is the start of a node that has applied the whole state.
+func again(s *State, n int32) *Register {
+	ev := register(n)
+	ev.Known = knows(s, n)
+	return ev
 }
 
 // alike compares two states.
@@ -203,7 +218,7 @@ func TestLevelRises(t *testing.T) {
 		t.Fatal(err)
 	}
 	for start := range 2 {
-		_, records := Step(s, register(1))
+		_, records := Step(s, again(s, 1))
 		if s, err = s.With(records); err != nil || s.Level() != Level || s.TopicNamed("t") == nil {
 			t.Fatalf("level %d after the start: %v", s.Level(), err)
 		}

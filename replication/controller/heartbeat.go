@@ -169,7 +169,7 @@ const clones = 3
 // copies of one directory would go on to end each other for ever.
 func (a *Active) takeover(ev *Register, now Instant) error {
 	b, l := a.overlay.brokers[ev.ID], a.lives[ev.ID]
-	if b == nil || l == nil || l.gone || a.alone || now-l.heard >= a.o.Session || b.UUID != ev.UUID || b.Incarnation == ev.Incarnation || slices.Equal(b.Endpoints, ev.Endpoints) {
+	if b == nil || l == nil || l.gone || a.alone || b.Epoch != ev.Known || now-l.heard >= a.o.Session || b.UUID != ev.UUID || b.Incarnation == ev.Incarnation || slices.Equal(b.Endpoints, ev.Endpoints) {
 		return nil
 	}
 	l.takeovers = slices.DeleteFunc(l.takeovers, func(at Instant) bool { return now-at >= time.Minute })

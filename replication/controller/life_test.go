@@ -53,9 +53,9 @@ func TestUnknownLife(t *testing.T) {
 
 // That a life is over is said when it is committed: before, it may come to nothing.
 func TestLifeEndsWithTheCommit(t *testing.T) {
-	again := register(2)
-	again.Incarnation = "another"
-	for name, ev := range map[string]Event{"registered again": again, "unregistered": &Unregister{ID: 2, Epoch: 2}} {
+	later := again(serving(t).State(), 2)
+	later.Incarnation = "another"
+	for name, ev := range map[string]Event{"registered again": later, "unregistered": &Unregister{ID: 2, Epoch: 2}} {
 		t.Run(name, func(t *testing.T) {
 			a := serving(t)
 			beat := func() error {

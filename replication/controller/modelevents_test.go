@@ -62,7 +62,7 @@ func (m *model) register() Event {
 	m.lives++
 	id := 1 + m.rng.Int32N(6)
 	ev := &Register{
-		ID: id, UUID: fmt.Sprint("u", id), Incarnation: fmt.Sprint("life", m.lives), PreviousEpoch: -1, Rack: fmt.Sprint("r", m.rng.IntN(3)),
+		ID: id, UUID: fmt.Sprint("u", id), Incarnation: fmt.Sprint("life", m.lives), PreviousEpoch: -1, Known: knows(m.state, id), Rack: fmt.Sprint("r", m.rng.IntN(3)),
 		MinLevel: 1, MaxLevel: Level, ReadyNow: m.rng.IntN(4) == 0, Unclean: m.ids(),
 	}
 	if old := m.state.brokers[id]; old != nil {
@@ -70,11 +70,13 @@ func (m *model) register() Event {
 		if m.rng.IntN(3) > 0 {
 			ev.PreviousEpoch = old.Epoch
 		}
-		switch m.rng.IntN(12) {
+		switch m.rng.IntN(15) {
 		case 0:
 			ev.Incarnation = old.Incarnation
 		case 1:
 			ev.UUID = fmt.Sprint("new", m.lives)
+		case 2:
+			ev.Known = int64(m.rng.IntN(int(m.state.nextEpoch))) - 1
 		}
 	}
 	return ev

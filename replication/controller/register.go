@@ -17,7 +17,12 @@ type Register struct {
 	// whatever it ran in if all that it acknowledged is on disk for certain, but for
 	// Lost. Any other than the registered, as -1, says that acknowledged records may
 	// be lost of every partition.
-	PreviousEpoch      int64
+	PreviousEpoch int64
+	// Known is the epoch in which the broker has seen itself registered last, -1 if
+	// it is not. Where that is not so any more the request came late, or the broker
+	// has to apply more: it is refused as stale, and may come again. A life that came
+	// late would take the id over from a later one, which may hold a lease.
+	Known              int64
 	Rack               string
 	Endpoints          []Endpoint
 	MinLevel, MaxLevel uint32
@@ -40,6 +45,10 @@ func (ev *Register) step(s *State) (Reply, []Record) {
 	if err == nil && old != nil && old.UUID != ev.UUID && !old.Fenced && !alone {
 		err = fmt.Errorf("%w: %d lives with the directory %s", ErrDuplicateBroker, ev.ID, old.UUID)
 	}
+	again := old != nil && old.UUID == ev.UUID && old.Incarnation == ev.Incarnation && ev.Incarnation != ""
+	if epoch := epochOf(old); err == nil && !again && epoch != ev.Known {
+		err = fmt.Errorf("%w: broker %d is registered in epoch %d, its process knows of %d", ErrStaleBrokerEpoch, ev.ID, epoch, ev.Known)
+	}
 	if err != nil {
 		return Reply{Errs: []error{err}}, nil
 	}
@@ -47,7 +56,6 @@ func (ev *Register) step(s *State) (Reply, []Record) {
 		ID: ev.ID, UUID: ev.UUID, Incarnation: ev.Incarnation, Epoch: s.nextEpoch, Rack: ev.Rack, Endpoints: slices.Clone(ev.Endpoints),
 		MinLevel: ev.MinLevel, MaxLevel: ev.MaxLevel, Fenced: !ev.ReadyNow || !alone,
 	}
-	again := old != nil && old.UUID == ev.UUID && old.Incarnation == ev.Incarnation && ev.Incarnation != ""
 	if again {
 		b.Epoch, b.Fenced, b.ShuttingDown = old.Epoch, old.Fenced && b.Fenced, old.ShuttingDown
 	}
@@ -72,6 +80,14 @@ func (ev *Register) step(s *State) (Reply, []Record) {
 		out = append(out, v.lead(ev.ID)...)
 	}
 	return Reply{Errs: []error{nil}, Epoch: b.Epoch}, out
+}
+
+// epochOf is the epoch of a broker, -1 of none.
+func epochOf(b *Broker) int64 {
+	if b == nil {
+		return -1
+	}
+	return b.Epoch
 }
 
 // restart decides about the partitions of a broker that begins a new life.

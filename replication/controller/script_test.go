@@ -159,13 +159,14 @@ func (s *script) epoch() int64 {
 }
 
 // register begins a new life of a node, if it is not said to be an old one.
-// "clean" says that the node ends the life that is registered.
+// "clean" says that the node ends the life that is registered, which it knows of if
+// it is not said to know another.
 func (s *script) register() Event {
 	s.lives++
 	n := s.number("node", 0)
 	ev := &Register{
 		ID: n, UUID: s.text("uuid", fmt.Sprint("uuid", n)), Incarnation: s.text("life", fmt.Sprint("life", s.lives)),
-		PreviousEpoch: int64(s.number("previous", -1)), Rack: s.text("rack", ""),
+		PreviousEpoch: int64(s.number("previous", -1)), Known: int64(s.number("known", int32(knows(s.state, n)))), Rack: s.text("rack", ""),
 		MinLevel: uint32(s.number("min-level", 1)), MaxLevel: uint32(s.number("level", Level)), ReadyNow: s.d.HasArg("ready"),
 	}
 	if host := s.text("address", ""); host != "" {
