@@ -227,7 +227,7 @@ func (j *judge) origin(id partID, offset int64, s seen, lives bool, killer int) 
 		old, twice = j.deadAt[key]
 		j.deadAt[key] = offset
 	}
-	if twice && w.idempotent {
+	if twice && w.idempotent && !j.h.again[w.value] {
 		j.add("duplicate", id, offset, "value %d is at %d too: %v", s.value, old, w)
 	}
 }

@@ -117,13 +117,16 @@ type history struct {
 	// end has none.
 	finals       map[partID][]dump
 	coordinators map[string]partID
+	// again has the values of batches that were taken twice, for the leader could
+	// know nothing of the first time.
+	again map[uint64]bool
 	// judged counts the committed offsets whose history was judged.
 	judged int
 }
 
 func newHistory() *history {
 	return &history{
-		losses: map[partID][]loss{}, elected: map[partID]int{}, taken: map[partID]int32{}, unclean: map[partID]int32{}, finals: map[partID][]dump{}, coordinators: map[string]partID{},
+		losses: map[partID][]loss{}, elected: map[partID]int{}, taken: map[partID]int32{}, unclean: map[partID]int32{}, finals: map[partID][]dump{}, coordinators: map[string]partID{}, again: map[uint64]bool{},
 	}
 }
 

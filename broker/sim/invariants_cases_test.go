@@ -144,6 +144,22 @@ func newStage() *stage {
 	return s
 }
 
+// rest has the last batch committed that there is.
+func (s *stage) rest() {
+	s.write(2, batchOf(3, 0, 4, 1))
+	s.write(3, batchOf(3, 0, 4, 1))
+	s.raise(1, 4)
+}
+
+// again has a batch committed again, behind all that there is.
+func (s *stage) again(b batch) {
+	b.base = 4
+	for _, node := range s.nodes() {
+		s.write(node, b)
+	}
+	s.raise(1, 6)
+}
+
 // write appends a batch as it is and makes it durable.
 func (s *stage) write(node int32, b batch) {
 	if _, err := s.logs[node].append(b); err != nil {
@@ -420,6 +436,18 @@ func TestInvariants(t *testing.T) {
 			delete(s.logs, 3)
 			s.acked(1, staged, &b1, -1)
 		}},
+		"I13 deleted since, which the leader has not heard": {"", func(s *stage) {
+			s.logs[2].raise(3)
+			s.logs[3].raise(3)
+			s.acked(1, staged, &b1, -1)
+		}},
+		"I13 deleted since, but it was another": {"I13", func(s *stage) {
+			s.logs[2].raise(3)
+			s.logs[3].raise(3)
+			other := b1
+			other.epoch = 5
+			s.acked(1, staged, &other, -1)
+		}},
 		"I13 not in the logs of others": {"I13", func(s *stage) {
 			delete(s.logs, 2)
 			delete(s.logs, 3)
@@ -437,15 +465,18 @@ func TestInvariants(t *testing.T) {
 			s.cut(2, staged, 2, 3)
 		}},
 		"I17 twice": {"I17", func(s *stage) {
-			again := b0
-			again.base = 4
-			for _, node := range s.nodes() {
-				if node != 1 {
-					s.write(node, b2)
-				}
-				s.write(node, again)
-			}
-			s.raise(1, 6)
+			s.rest()
+			s.again(b0)
+		}},
+		"I17 twice, the first time is deleted in a log that began later": {"", func(s *stage) {
+			s.rest()
+			s.logs[1].restart(4)
+			s.again(b0)
+		}},
+		"I17 twice, the first time is deleted and not forgotten": {"I17", func(s *stage) {
+			s.rest()
+			s.logs[1].raise(3)
+			s.again(b0)
 		}},
 		"I18 producers": {"I18", func(s *stage) {
 			s.logs[2].state()[7].last[0].base = 1

@@ -77,7 +77,9 @@ func (c *checker) believe(node int32, p *partTrace, log *simLog, hw int64) {
 		if b.pid >= 0 {
 			s := sequence{b.pid, b.pepoch, b.seq}
 			at, twice := p.seqs[s]
-			if !c.ask(17, !twice) {
+			if twice && log.forgot(&b, at) {
+				c.h.again[b.value] = true
+			} else if !c.ask(17, !twice) {
 				c.fail("%v: node %d commits %+v, which is at %d already", p.id, node, b, at)
 			}
 			p.seqs[s] = b.base
@@ -117,8 +119,7 @@ func (c *checker) prefix(node int32, p *partTrace, was *replicaTrace, log *simLo
 		if c.buried(p, b) || b.base >= p.end() && c.knew(node, p, was, b, hw) {
 			return
 		}
-		j, found := slices.BinarySearchFunc(p.committed, b.base, func(b batch, base int64) int { return int(b.base - base) })
-		if !c.ask(7, found && alike(b, &p.committed[j])) {
+		if !c.ask(7, p.has(b)) {
 			c.fail("%v: below the high watermark %d of node %d is %+v, committed are %v", p.id, hw, node, *b, p.committed)
 		}
 	}
@@ -170,9 +171,10 @@ func (c *checker) acked(node int32, id partID, b *batch, acks int8) {
 		log := c.v.log(host, id)
 		was := p.replica(host)
 		// One that has lost it meanwhile had it when it counted; with its disk the log is
-		// gone, too. So had one that was taken away, which the leader has not heard.
+		// gone, too. So had one that was taken away, or has removed it as asked, which
+		// the leader has not heard.
 		gone := log == nil && b.epoch < was.since && b.next() <= was.dropped
-		if was.lossy || gone || log != nil && (log.damaged || c.has(log, b)) {
+		if was.lossy || gone || log != nil && (log.damaged || c.has(log, b) || b.next() <= log.start && p.has(b)) {
 			holders++
 		}
 	}
@@ -185,6 +187,12 @@ func (c *checker) acked(node int32, id partID, b *batch, acks int8) {
 }
 
 // has reports whether a log holds a batch so that it counts.
+// has reports whether a batch is among the committed ones.
+func (p *partTrace) has(b *batch) bool {
+	i, found := slices.BinarySearchFunc(p.committed, b.base, func(b batch, base int64) int { return int(b.base - base) })
+	return found && alike(&p.committed[i], b)
+}
+
 func (c *checker) has(log *simLog, b *batch) bool {
 	i := log.find(b.base)
 	return i < len(log.batches) && alike(&log.batches[i], b) && b.next() <= c.acknowledged(log)

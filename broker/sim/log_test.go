@@ -164,6 +164,13 @@ func (l *simLog) refold() map[int64]*producerState {
 	return foldAll(l.before, l.batches)
 }
 
+// forgot reports whether a batch that a producer had written at an offset was
+// deleted there before the log began, which then knows nothing of it.
+func (l *simLog) forgot(b *batch, at int64) bool {
+	known := l.before[b.pid]
+	return at < l.start && (known == nil || known.epoch < b.pepoch)
+}
+
 // foldAll is a fold with more batches; the one that it starts with stays as it is.
 func foldAll(from map[int64]*producerState, batches []batch) map[int64]*producerState {
 	to := make(map[int64]*producerState, len(from)+1)

@@ -298,9 +298,10 @@ func (w *world) heal() {
 		if n.p != nil {
 			n.p.paused = 0
 		}
-		// The scrub finds every bit that has flipped.
+		// The scrub finds every bit that has flipped, and what was found before it was
+		// deleted.
 		for _, id := range n.logIDs() {
-			if !n.logs[id].intact() {
+			if l := n.logs[id]; l.damaged || !l.intact() {
 				n.crash(false, false)
 			}
 		}
