@@ -95,9 +95,9 @@ func TestLastWord(t *testing.T) {
 	if len(events) > 0 || !reply.Fenced {
 		t.Errorf("a heartbeat of before: %+v, decided %v", reply, events)
 	}
-	again := register(2)
-	again.Incarnation = "another"
-	a.Step(again, 0)
+	later := again(a.State(), 2)
+	later.Incarnation = "another"
+	a.Step(later, 0)
 	a.Committed(a.State(), 100)
 	if _, events = a.Heartbeat(Heartbeat{ID: 2, Epoch: 3, Applied: 100}, 0); len(events) != 1 {
 		t.Errorf("the next life: decided %v", events)
