@@ -191,11 +191,16 @@ func TestChecks(t *testing.T) {
 		t.Fatal(a, ok)
 	}
 	want("with one that may be in sync again", []error{r.CheckAppend(true, 0), r.Committed(3, 10)}, ErrNotEnoughReplicas, nil)
-	p.Leader, p.LeaderEpoch, p.Epoch, p.ISR = 2, 4, 7, []int32{2}
+	p.LeaderEpoch, p.Epoch = 4, 7
+	if c, err := r.Decide(p, nil, 0); err != nil || c.Role != Leader || !c.Resigned || !c.NewEpoch {
+		t.Fatal(c, err)
+	}
+	want("in a later epoch", []error{r.CheckAck(3, 0), r.Committed(3, 10)}, ErrLeadershipLost, ErrLeadershipLost)
+	p.Leader, p.LeaderEpoch, p.Epoch, p.ISR = 2, 5, 8, []int32{2}
 	if c, err := r.Decide(p, nil, 0); err != nil || c.Role != Follower || !c.Resigned || !c.NewEpoch {
 		t.Fatal(c, err)
 	}
-	want("a follower", append(all(0), r.Committed(3, 10)), ErrNotLeader, ErrNotLeader, ErrNotLeader, ErrNotLeader, ErrNotLeader)
+	want("a follower", append(all(0), r.Committed(3, 10), r.Committed(5, 10)), ErrNotLeader, ErrNotLeader, ErrNotLeader, ErrNotLeader, ErrNotLeader, ErrNotLeader)
 }
 
 // A broker that is told another min.insync.replicas than the rest may ask for more,
@@ -296,30 +301,5 @@ func TestConfigureMoves(t *testing.T) {
 	}
 	if rose := r.Configure(Options{Self: 1, MinInSync: 1}, 0); !rose || r.HighWatermark() != 10 {
 		t.Errorf("rose: %t, to %d", rose, r.HighWatermark())
-	}
-}
-
-// A change of the set in sync names each follower in the life that it fetched in
-// (KIP-903). Who has not fetched yet, or came back in another life, has the time of
-// lag to catch up, however many records it lacks.
-func TestAlterNamesLives(t *testing.T) {
-	r, l := led(t, Options{LagMessages: 5}, 10)
-	if a, ok := r.Alter(0); ok {
-		t.Fatalf("at the begin of an office: %+v", a)
-	}
-	fetched(t, r, ask(2, 10), 0)
-	again := ask(2, 6)
-	again.BrokerEpoch = 2
-	fetched(t, r, again, ms)
-	if a, ok := r.Alter(2 * ms); ok {
-		t.Fatalf("in another life: %+v", a)
-	}
-	again = ask(2, 10)
-	again.BrokerEpoch = 2
-	fetched(t, r, again, 9*time.Second)
-	l.append(3, 1, "x", false)
-	want := []controller.Member{{ID: 1, Epoch: -1}, {ID: 2, Epoch: 2}}
-	if a, ok := r.Alter(11 * time.Second); !ok || !slices.Equal(a.ISR, want) {
-		t.Errorf("3 is silent: %+v, %t, want %v", a, ok, want)
 	}
 }

@@ -103,3 +103,20 @@ func TestLastWord(t *testing.T) {
 		t.Errorf("the next life: decided %v", events)
 	}
 }
+
+// What is committed of a former life says nothing about the one that follows it.
+func TestLifeIsKnownByItsCommit(t *testing.T) {
+	a := serving(t)
+	before := a.State()
+	later := again(before, 2)
+	later.Incarnation = "another"
+	a.Step(later, 0)
+	a.Committed(before, 99)
+	if reply, _ := a.Heartbeat(Heartbeat{ID: 2, Epoch: 3, Applied: 100}, 0); reply.CaughtUp {
+		t.Error("it knows of a registration that is not committed")
+	}
+	a.Committed(a.State(), 100)
+	if reply, _ := a.Heartbeat(Heartbeat{ID: 2, Epoch: 3, Applied: 100}, 0); !reply.CaughtUp {
+		t.Error("it does not know of one that is")
+	}
+}
