@@ -107,6 +107,8 @@ func TestLastWord(t *testing.T) {
 // What is committed of a former life says nothing about the one that follows it.
 func TestLifeIsKnownByItsCommit(t *testing.T) {
 	a := serving(t)
+	a.Step(&Fence{ID: 2, Epoch: 2}, 0)
+	a.Committed(a.State(), 98)
 	before := a.State()
 	later := again(before, 2)
 	later.Incarnation = "another"
