@@ -42,10 +42,9 @@ func (o *ActiveOptions) setDefaults() {
 // applied, and is thrown away with it. It is not safe for concurrent use.
 type Active struct {
 	o ActiveOptions
-	// committed is the state as of index applied, overlay what it becomes, and
-	// before the overlay that the last Step met.
+	// committed is the state that is committed, overlay what it becomes, and before the
+	// overlay that the last Step met.
 	committed, overlay, before *State
-	applied                    uint64
 	// stepped is when the last Step was.
 	stepped Instant
 	lives   map[int32]*life
@@ -139,12 +138,11 @@ func (a *Active) Undo(proposed []Record) {
 		a.lives, a.alone, a.were = a.were, a.wereAlone, nil
 	}
 	a.meet(a.stepped)
-	a.Committed(a.committed, a.applied)
 }
 
 // Committed says that s is committed as of index applied.
 func (a *Active) Committed(s *State, applied uint64) {
-	a.committed, a.applied = s, applied
+	a.committed = s
 	if s.applied >= a.overlay.applied {
 		a.overlay, a.before = s, s
 	}
@@ -237,7 +235,7 @@ func (a *Active) stranded() Event {
 func (a *Active) astray() (out []storage.ID) {
 	for t, i := range a.overlay.partitions() {
 		p, id := t.Partitions.At(i), storage.ID{Topic: t.ID, Partition: int32(i)}
-		if len(p.Replicas) == 0 || p.Leader == p.Replicas[0] || len(p.ISR) < len(p.Replicas) || len(p.Adding)+len(p.Removing) > 0 || !a.overlay.Eligible(p.Replicas[0], -1) {
+		if len(p.Replicas) == 0 || p.Leader == p.Replicas[0] || len(p.ISR) < len(p.Replicas) {
 			continue
 		}
 		if _, lately := a.changed[id]; lately {

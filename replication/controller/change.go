@@ -11,23 +11,18 @@ import (
 // partitions of a broker are made with its new condition.
 type view struct {
 	*State
-	// broker stands in for the one of its id; gone is the id of one that ends.
+	// broker stands in for the one of its id, nil for none.
 	broker *Broker
-	gone   int32
 }
 
 // viewOf is the state as it is.
-func viewOf(s *State) view { return view{State: s, gone: -1} }
+func viewOf(s *State) view { return view{State: s} }
 
 func (v *view) find(id int32) *Broker {
-	switch {
-	case v.broker != nil && v.broker.ID == id:
+	if v.broker != nil && v.broker.ID == id {
 		return v.broker
-	case v.gone == id:
-		return nil
-	default:
-		return v.brokers[id]
 	}
+	return v.brokers[id]
 }
 
 func (v *view) eligible(id int32) bool { return v.find(id).eligible(-1) }
@@ -111,7 +106,7 @@ func (c *change) insync() []int32 {
 	if len(out) > 0 {
 		return out
 	}
-	if l := c.old.Leader; l >= 0 && l != c.lost && c.v.draining(l) && slices.Contains(n.ISR, l) && slices.Contains(n.Replicas, l) {
+	if l := c.old.Leader; l >= 0 && c.v.draining(l) && slices.Contains(n.ISR, l) && slices.Contains(n.Replicas, l) {
 		return []int32{l}
 	}
 	return nil
@@ -151,7 +146,7 @@ func (c *change) elr(held []int32) {
 	was := func(r int32) bool { return slices.Contains(c.old.ISR, r) || slices.Contains(c.old.ELR, r) }
 	n.ELR = pick(n.Replicas, func(r int32) bool { return was(r) && r != c.lost && !slices.Contains(n.ISR, r) })
 	// Where the one that lost the end of its log is the last, nobody holds more.
-	if len(n.ISR) == 0 && len(n.ELR) == 0 && c.lost >= 0 && !c.wiped && was(c.lost) && slices.Contains(n.Replicas, c.lost) {
+	if len(n.ISR) == 0 && len(n.ELR) == 0 && c.lost >= 0 && !c.wiped && was(c.lost) {
 		n.ELR = []int32{c.lost}
 		n.Recovering = n.Recovering || len(n.Replicas) > 1
 	}

@@ -68,7 +68,7 @@ func (ev *Register) step(s *State) (Reply, []Record) {
 	}
 	after := *s
 	after.level = level
-	v := view{State: &after, broker: &b, gone: -1}
+	v := view{State: &after, broker: &b}
 	// See Divisible for the order.
 	if !again {
 		out = append(out, ev.restart(&v, old)...)
@@ -221,7 +221,7 @@ func (s *State) recondition(id int32, epoch int64, change func(*Broker)) (reply 
 	if !b.equal(s.brokers[id]) {
 		record = &BrokerRegistered{Broker: b}
 	}
-	return Reply{Errs: []error{nil}, Epoch: epoch}, view{State: s, broker: &b, gone: -1}, record
+	return Reply{Errs: []error{nil}, Epoch: epoch}, view{State: s, broker: &b}, record
 }
 
 func (ev *Unregister) step(s *State) (Reply, []Record) {
@@ -241,9 +241,6 @@ func (ev *Unregister) step(s *State) (Reply, []Record) {
 	if err != nil {
 		return Reply{Errs: []error{err}}, nil
 	}
-	v := view{State: s, gone: ev.ID}
-	out := append(v.leave(ev.ID), &BrokerUnregistered{ID: ev.ID})
-	// The epoch of the broker that goes may be the newest: it is not used again.
-	out = append(out, &BrokerEpochsTaken{Next: s.nextEpoch})
-	return Reply{Errs: []error{nil}}, out
+	// Out of service it is in no ISR. Its epoch may be the newest: it is not used again.
+	return Reply{Errs: []error{nil}}, []Record{&BrokerUnregistered{ID: ev.ID}, &BrokerEpochsTaken{Next: s.nextEpoch}}
 }
