@@ -303,3 +303,18 @@ func TestConfigureMoves(t *testing.T) {
 		t.Errorf("rose: %t, to %d", rose, r.HighWatermark())
 	}
 }
+
+// Who is out of range learns where the log ends, not where it is durable: it cuts its
+// own off there.
+func TestOutOfRangeTellsTheEnd(t *testing.T) {
+	r, l := led(t, Options{Durable: true}, 10)
+	l.raise(2)
+	r.Advance(0)
+	l.append(3, 2, "x", true)
+	f := ask(2, 20)
+	f.LastEpoch = -1
+	got, _, err := r.Fetch(f, 0)
+	if want := (FetchResponse{LeaderEpoch: 3, HW: 2, LogStart: 2, LeaderEnd: 12}); !errors.Is(err, ErrOffsetOutOfRange) || got != want {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
