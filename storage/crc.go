@@ -25,17 +25,28 @@ func extendCRC(crc uint32, b record.Batch) uint32 {
 }
 
 // joinCRC is the checksum of two byte strings one after the other, from the
-// checksum of each and the length of the second. Appending n bytes multiplies
-// the first checksum by x^8n modulo the polynomial.
+// checksum of each and the length of the second, below 4 GiB. Appending n bytes
+// multiplies the first checksum by x^8n modulo the polynomial.
 func joinCRC(first, second uint32, n int) uint32 {
-	product := uint32(one)
-	for k := 3; n > 0; k, n = k+1, n>>1 {
-		if n&1 != 0 {
-			product = multiply(powers[k&31], product)
+	for i := 0; n > 0; i, n = i+1, n>>8 {
+		if digit := n & 0xff; digit != 0 {
+			first = multiply(shifts[i][digit], first)
 		}
 	}
-	return multiply(product, first) ^ second
+	return first ^ second
 }
+
+// shifts[i][d] is x^8n modulo the polynomial for n = d·256^i: with one for each
+// byte of a length, joining costs a multiplication for each that is not zero.
+var shifts = func() (all [4][0x100]uint32) {
+	for i := range all {
+		all[i][0] = one
+		for d := 1; d < len(all[i]); d++ {
+			all[i][d] = multiply(all[i][d-1], powers[8*i+3])
+		}
+	}
+	return all
+}()
 
 // one is x^0 in the reflected representation, where the highest bit has the
 // lowest power.

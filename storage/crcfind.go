@@ -16,7 +16,7 @@ const epochAt = 12
 // xOrder is the least n > 0 with x^n = 1 modulo Castagnoli's polynomial.
 const xOrder = 1<<31 - 1
 
-// xPower is x^n modulo the polynomial, for n ≥ 0.
+// xPower is x^n modulo the polynomial, for 0 ≤ n < 2^32.
 func xPower(n int64) uint32 {
 	product := uint32(one)
 	for k := 0; n > 0; k, n = k+1, n>>1 {

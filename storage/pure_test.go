@@ -119,13 +119,18 @@ func TestPreferSyncAll(t *testing.T) {
 // TestJoinCRC proves that joined checksums are those of the joined bytes.
 func TestJoinCRC(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 1))
-	for _, n := range []int{0, 1, 2, 7, 8, 63, 1000, 100_000} {
+	for _, n := range []int{0, 1, 2, 7, 8, 63, 255, 256, 1000, 65_515, 65_536, 100_000} {
 		a, b := make([]byte, rng.IntN(5000)), make([]byte, n)
 		for i := range b {
 			b[i] = byte(rng.Uint32())
 		}
 		want := crc32.Update(crcOf(a), castagnoli, b)
 		if got := joinCRC(crcOf(a), crcOf(b), n); got != want {
+			t.Errorf("%d bytes: %08x, want %08x", n, got, want)
+		}
+	}
+	for _, n := range []int{1 << 16, 1<<24 - 1, 1 << 24, 1<<31 - 1} {
+		if got, want := joinCRC(0x12345678, 9, n), multiply(0x12345678, xPower(8*int64(n)%xOrder))^9; got != want {
 			t.Errorf("%d bytes: %08x, want %08x", n, got, want)
 		}
 	}
