@@ -64,11 +64,12 @@ const (
 	Append                     // append the batches that came, if any, as they are
 	Truncate                   // cut the log off at Offset
 	Restart                    // drop the whole log and begin it anew at Offset
+	Raise                      // have the log begin at Offset, its end: what is before it counts no more
 	Fail                       // nothing: this replica cannot follow, Failed says why
 )
 
 func (k ActionKind) String() string {
-	return [...]string{"ignore", "append", "truncate", "restart", "fail"}[k]
+	return [...]string{"ignore", "append", "truncate", "restart", "raise", "fail"}[k]
 }
 
 // Action is what the owner does next. No Decide may come between it and its Did.
@@ -101,18 +102,23 @@ func (r *Replica) Fetched(asked *FetchRequest, got *FetchResponse, err error, no
 		return Action{}
 	}
 	f.step = idle
+	o := r.log.Offsets()
 	switch {
 	case errors.Is(err, ErrFencedLeaderEpoch):
 		f.step = fenced
 		return Action{}
 	case errors.Is(err, ErrOffsetOutOfRange) && got != nil && got.LeaderEpoch == r.part.LeaderEpoch:
 		return r.outOfRange(got, now)
-	case err != nil, got.LeaderEpoch != r.part.LeaderEpoch, asked.Offset != r.log.Offsets().End:
+	case err != nil, got.LeaderEpoch != r.part.LeaderEpoch, asked.Offset != o.End:
 		f.next(now)
 		return Action{}
 	case got.Diverging != nil:
 		// Nothing else of the answer counts (KAFKA-14704).
 		return r.diverged(*got.Diverging, got, now)
+	case got.LogStart == o.End && o.Start < o.End:
+		// What the two logs had before that cannot be compared any more. Nothing is
+		// appended behind it, and the leader's first batch may begin in front of it.
+		return r.act(Action{Kind: Raise, Offset: o.End})
 	}
 	return r.act(Action{Kind: Append, Offset: asked.Offset})
 }

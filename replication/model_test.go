@@ -106,7 +106,7 @@ func TestFollowerConverges(t *testing.T) {
 					t.Fatalf("seed %d: cut at %d, common to %d:\n%v\n%v", seed, a.Offset, kept, logs[0], logs[1])
 				}
 				logs[1].truncate(a.Offset)
-			case Ignore, Restart, Fail:
+			case Ignore, Restart, Raise, Fail:
 				t.Fatalf("seed %d: %v after %+v, %v", seed, a, got, err)
 			}
 			follower.Did(a, &got, 0)

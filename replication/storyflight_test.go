@@ -89,6 +89,8 @@ func (s *story) received(f *flight, lazy bool) string {
 		n.log.truncate(a.Offset)
 	case Restart:
 		n.log.restart(a.Offset)
+	case Raise:
+		n.log.raise(a.Offset)
 	case Ignore, Fail:
 		return out + "; " + a.Kind.String()
 	}

@@ -187,6 +187,8 @@ func (x *exploration) fetched(n *xnode, a *xanswer, now time.Duration) xchange {
 			out.fault = fmt.Sprintf("I15: node %d cuts at %d, its high watermark is %d", n.id, act.Offset, hw)
 		}
 		c.log.cut(act.Offset)
+	case replication.Raise:
+		out.fault = fmt.Sprintf("node %d empties its log at %d, and all logs begin at 0", n.id, act.Offset)
 	case replication.Ignore, replication.Fail:
 		return x.remember(key, c, out)
 	}

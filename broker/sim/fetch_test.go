@@ -151,6 +151,10 @@ func (r *replica) act(asked *replication.FetchRequest, got *fetchedPart, err err
 		r.moved()
 	case replication.Truncate, replication.Restart:
 		r.cut(a, got)
+	case replication.Raise:
+		r.raise(a.Offset)
+		r.core.Did(a, &got.resp, p.now())
+		r.moved()
 	case replication.Fail:
 		p.w.failed("Fetched", "a follower gave up")
 	case replication.Ignore:
