@@ -222,8 +222,9 @@ func (c *checker) took(node int32, id partID, epoch int32) {
 	p.begins[epoch] = log.end
 	c.asFolded(node, id, log)
 	// One that learns so late that it led may lack what leaders after it committed.
+	late := slices.Max(slices.Collect(maps.Keys(p.leaders))) > epoch
 	from, complete := p.missing(log)
-	if late := slices.Max(slices.Collect(maps.Keys(p.leaders))) > epoch; !complete && !late {
+	if !complete && !late {
 		// The log may begin within a batch that was lost with all behind it.
 		if !c.ask(7, c.mayLose(p, epoch, max(from, log.start))) {
 			c.fail("%v: node %d leads epoch %d without what is committed from %d to %d: it has %v", id, node, epoch, from, p.end(), log.batches)
@@ -233,8 +234,12 @@ func (c *checker) took(node int32, id partID, epoch int32) {
 	}
 	c.held[7]++
 	gone := func(b batch) bool { return c.buried(p, &b) }
-	if at := p.end(); c.mayLose(p, epoch, at) && (slices.ContainsFunc(log.batches[log.find(at):], gone) || c.goesAgain(p, at, log)) {
-		c.forgive(p, epoch, at, log) // what was given up is back, or gone again
+	at := p.end()
+	again := slices.ContainsFunc(log.batches[log.find(at):], gone) || c.goesAgain(p, at, log)
+	if p.unclean[epoch] && !late || c.mayLose(p, epoch, at) && again {
+		// What was given up is back, or gone again; or the leader before goes on for a
+		// while, and what it commits behind that is lost.
+		c.forgive(p, epoch, at, log)
 	}
 }
 

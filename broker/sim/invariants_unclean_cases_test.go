@@ -57,6 +57,14 @@ func TestInvariantsUnclean(t *testing.T) {
 			s.write(2, batchOf(5, 2, 9, 1))
 			s.raise(2, 6)
 		}},
+		"what a leader commits that does not know yet that another leads": {"", func(s *stage) {
+			s.unclean(2, 2)
+			s.replicas[1].leads = true
+			s.raise(1, 4) // b2
+			s.replicas[1].leads = false
+			s.write(2, batchOf(3, 2, 9, 1))
+			s.raise(2, 4)
+		}},
 		"a log that begins within what is brought back": {"", func(s *stage) {
 			s.write(2, b2)
 			for _, node := range []int32{1, 2} {
