@@ -65,9 +65,10 @@ func (b *Broker) setConfigsInTurn(ctx context.Context, id TopicID, values map[st
 	return nil
 }
 
-// commit proposes an event of one item.
+// commit proposes an event of one item. What follows from it must be done whether or
+// not the client is still there.
 func (b *Broker) commit(ctx context.Context, ev controller.Event) error {
-	reply, err := b.proposer.Propose(ctx, ev)
+	reply, err := b.proposer.Propose(context.WithoutCancel(ctx), ev)
 	if err != nil {
 		return err
 	}

@@ -366,6 +366,9 @@ func (b *Broker) remove(ctx context.Context, ev *controller.DeleteTopics) ([]err
 
 // removeInTurn is remove for who has the turn of b.admin.
 func (b *Broker) removeInTurn(ctx context.Context, ev *controller.DeleteTopics) ([]error, error) {
+	// It ends the same whether or not the client is still there: what is removed from
+	// the metadata must be used by nobody any more.
+	ctx = context.WithoutCancel(ctx)
 	reply, err := b.proposer.Propose(ctx, ev)
 	if err != nil {
 		return nil, err
@@ -404,8 +407,7 @@ func (b *Broker) removeInTurn(ctx context.Context, ev *controller.DeleteTopics) 
 		b.log.Error("removed topics left data behind", slog.Any("err", left))
 		return reply.Errs, nil
 	}
-	// The client may be gone, its topics are so in any case.
-	_, err = b.proposer.Propose(context.WithoutCancel(ctx), &controller.ForgetTopics{IDs: ev.IDs})
+	_, err = b.proposer.Propose(ctx, &controller.ForgetTopics{IDs: ev.IDs})
 	return reply.Errs, err
 }
 

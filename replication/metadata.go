@@ -28,7 +28,7 @@ type MetadataOptions struct {
 	Registerer prometheus.Registerer
 }
 
-// maxProposals is how many callers may have a proposal under way; the others
+// maxProposals is how many proposals of callers may be under way; the other callers
 // wait.
 const maxProposals = 256
 
@@ -169,33 +169,36 @@ func (m *Metadata) Status() quorum.Status { return m.shown.Load().status }
 func (m *Metadata) Hash() StateHash { return m.shown.Load().hash }
 
 // Propose decides about ev, and returns when the outcome is committed and saved.
-// ctx bounds only the wait for a turn: what is proposed ends by itself, as soon as
-// the disk has answered. Errors: *NotControllerError, ErrUnknownOutcome,
-// ErrTooManyProposals, ErrChangeTooLarge, and what the store says when it has no
-// room or has failed.
+// When ctx ends before, as the disk may hang, what is proposed goes on by itself and
+// the error is ErrUnknownOutcome too; else nothing is proposed. Other errors:
+// *NotControllerError, ErrUnknownOutcome, ErrTooManyProposals, ErrChangeTooLarge, and
+// what the store says when it has no room or has failed.
 func (m *Metadata) Propose(ctx context.Context, ev controller.Event) (controller.Reply, error) {
 	select {
 	case m.slots <- struct{}{}:
 	case <-ctx.Done():
 		return controller.Reply{}, context.Cause(ctx)
 	}
-	defer func() { <-m.slots }()
 	answer := make(chan Answer, 1)
 	id := m.ids.next()
 	err := m.quorum.Do(ctx, func(*quorum.Core) error {
-		a, later := m.desk.Propose(id, ev, time.Since(m.began))
-		if later {
-			m.callers[id] = answer
-		} else {
-			answer <- a
+		m.callers[id] = answer
+		if a, later := m.desk.Propose(id, ev, time.Since(m.began)); !later {
+			m.answer(a)
 		}
 		return nil
 	})
 	if err != nil {
+		<-m.slots
 		m.metrics.count(err)
 		return controller.Reply{}, fmt.Errorf("change metadata: %w", err)
 	}
-	a := <-answer
+	var a Answer
+	select {
+	case a = <-answer:
+	case <-ctx.Done():
+		a.Err = fmt.Errorf("%w: %w", ErrUnknownOutcome, context.Cause(ctx))
+	}
 	m.metrics.count(a.Err)
 	if a.Err != nil {
 		return controller.Reply{}, fmt.Errorf("change metadata: %w", a.Err)
@@ -220,10 +223,7 @@ func (m *Metadata) after(core *quorum.Core, out quorum.Output) {
 		if failed != nil && a.Err != nil {
 			a.Err = fmt.Errorf("%w: %w", a.Err, failed)
 		}
-		if caller, ok := m.callers[a.ID]; ok {
-			caller <- a // it has room for the one answer
-			delete(m.callers, a.ID)
-		}
+		m.answer(a)
 	}
 	if !m.told && (m.desk.Deciding() || failed != nil) {
 		m.told = true
@@ -231,13 +231,22 @@ func (m *Metadata) after(core *quorum.Core, out quorum.Output) {
 	}
 }
 
+// answer gives an answer to who waits for it, and the next one the turn: only now,
+// for a proposal whose caller has gone is still under way.
+func (m *Metadata) answer(a Answer) {
+	if caller, ok := m.callers[a.ID]; ok {
+		delete(m.callers, a.ID)
+		caller <- a // it has room for the one answer
+		<-m.slots
+	}
+}
+
 // Close ends the node's part, and waits for what is being saved. The store stays
 // open.
 func (m *Metadata) Close() {
 	m.quorum.Close()
-	for id, caller := range m.callers { // the goroutine has ended
-		caller <- Answer{ID: id, Err: fmt.Errorf("%w: %w", ErrUnknownOutcome, quorum.ErrClosed)}
-		delete(m.callers, id)
+	for id := range m.callers { // the goroutine has ended
+		m.answer(Answer{ID: id, Err: fmt.Errorf("%w: %w", ErrUnknownOutcome, quorum.ErrClosed)})
 	}
 }
 

@@ -118,6 +118,9 @@ func messageBytes(m Message) int64 {
 // that wait are run before the next save. When ctx ends first, fn is not run. The
 // other errors are ErrClosed and ErrFailed. fn must not wait.
 func (q *Quorum) Do(ctx context.Context, fn func(*Core) error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
 	c := &call{fn: fn, done: make(chan struct{})}
 	select {
 	case q.calls <- c:
@@ -162,7 +165,10 @@ func (q *Quorum) Change(ctx context.Context, id ProposalID, fn func(*Core) error
 }
 
 func (q *Quorum) await(ctx context.Context, id ProposalID, start func(*Core) error) (uint64, error) {
-	if q.stalled.Load() {
+	switch {
+	case id == ProposalID{}:
+		return 0, fmt.Errorf("%w: it has no id", ErrDropped) // its end could not be told
+	case q.stalled.Load():
 		return 0, ErrNotLeader
 	}
 	ended := make(chan Ended, 1)

@@ -1,0 +1,47 @@
+package replication
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+
+	"leat/storage/disk"
+)
+
+// Who proposes while the disk hangs is answered when its context ends, and that the
+// outcome is unknown. What it has proposed is committed all the same when the disk
+// goes on, and has its turn until then.
+func TestMetadataAnswersInTime(t *testing.T) {
+	fs := disk.NewMem()
+	m := openMetadata(t, openMeta(t, fs))
+	propose(t, m, register("a"))
+	hanging, hold := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	fs.SetFault(func(op disk.Op) error {
+		if op.Kind == disk.OpSyncData {
+			once.Do(func() { close(hanging) })
+			<-hold
+		}
+		return nil
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- proposed(ctx, m, creation("slow")) }()
+	<-hanging
+	cancel()
+	if err := <-done; !errors.Is(err, ErrUnknownOutcome) || !errors.Is(err, context.Canceled) {
+		t.Errorf("a proposal on a disk that hangs: %v", err)
+	}
+	if err := proposed(ctx, m, creation("never")); !errors.Is(err, context.Canceled) || errors.Is(err, ErrUnknownOutcome) {
+		t.Errorf("one that was not made: %v", err)
+	}
+	if n := len(m.slots); n != 1 {
+		t.Errorf("%d have a turn", n)
+	}
+	close(hold)
+	propose(t, m, creation("next"))
+	if s := m.State(); s.TopicNamed("slow") == nil || s.TopicNamed("never") != nil || len(m.slots) != 0 {
+		t.Errorf("%d topics, %d have a turn", len(s.Topics()), len(m.slots))
+	}
+}
