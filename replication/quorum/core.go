@@ -199,8 +199,9 @@ func (c *Core) Forget(peer uint64) error {
 }
 
 // Propose asks for data to be committed; the end comes as an Ended with the id.
-// ErrNotLeader, ErrDropped and ErrTooLarge mean that it never will be. data must
-// not be changed any more.
+// ErrNotLeader, ErrDropped and ErrTooLarge mean that it never will be; an
+// ErrUnknownOutcome, that one with that id is under way, and has one end. data must not
+// be changed any more.
 func (c *Core) Propose(id ProposalID, data []byte) error {
 	if len(data) > c.o.MaxProposalBytes {
 		return ErrTooLarge
@@ -221,7 +222,9 @@ func (c *Core) propose(id ProposalID, fn func() error) error {
 		case c.leaving:
 			return ErrDropped
 		case id != ProposalID{} && slices.Contains(c.pending, id):
-			return fmt.Errorf("%w: %x is under way", ErrDropped, id)
+			return fmt.Errorf("%w: %x is under way already", ErrUnknownOutcome, id)
+		case len(c.pending) >= maxPending:
+			return ErrDropped
 		}
 		if err := fn(); err != nil {
 			if errors.Is(err, raft.ErrProposalDropped) {

@@ -154,7 +154,8 @@ func (c *cluster) until(propose func(l *node, id quorum.ProposalID) error) {
 				return
 			}
 			err := propose(l, id)
-			if err != nil && !errors.Is(err, quorum.ErrNotLeader) && !errors.Is(err, quorum.ErrDropped) && !errors.Is(err, quorum.ErrFailed) {
+			if err != nil && !errors.Is(err, quorum.ErrNotLeader) && !errors.Is(err, quorum.ErrDropped) &&
+				!errors.Is(err, quorum.ErrFailed) && !errors.Is(err, quorum.ErrUnknownOutcome) {
 				c.t.Fatal(err)
 			}
 			c.settle()

@@ -192,7 +192,7 @@ func TestSharpEdgeD(t *testing.T) {
 	}
 	c.isolate(l, true)
 	lost := c.propose(l, "once")
-	if err := l.core.Propose(lost, []byte("once")); !errors.Is(err, quorum.ErrDropped) {
+	if err := l.core.Propose(lost, []byte("once")); !errors.Is(err, quorum.ErrUnknownOutcome) {
 		t.Errorf("the same id again while it is under way: %v", err)
 	}
 	c.tick(40)

@@ -52,6 +52,8 @@ const (
 	maxInflight         = 256
 	maxUncommittedBytes = 64 << 20
 	maxCommittedBytes   = 4 << 20
+	// maxPending is how many proposals may be without an end; more are dropped.
+	maxPending = 4096
 	// maxReads is how many reads may wait for a quorum; more are dropped.
 	maxReads = 1024
 	// maxWorkBytes is after how many bytes of entries and applied entries Work

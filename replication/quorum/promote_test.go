@@ -180,6 +180,26 @@ func TestReadsAreBounded(t *testing.T) {
 	}
 }
 
+// TestWaitingProposalsAreBounded proves that so many proposals may be without an end and no
+// more, however small they are, and that all of them end with the leadership.
+func TestWaitingProposalsAreBounded(t *testing.T) {
+	c := newCluster(t, quorum.Options{}, 1, 2, 3)
+	l := c.elect()
+	c.isolate(l, true)
+	for i := range 4096 {
+		if err := l.core.Propose(c.id(), nil); err != nil {
+			t.Fatalf("%d: %v", i, err)
+		}
+	}
+	if err := l.core.Propose(c.id(), nil); !errors.Is(err, quorum.ErrDropped) {
+		t.Errorf("one more: %v", err)
+	}
+	c.tick(40)
+	if len(l.ended) != 4096 {
+		t.Errorf("%d have ended", len(l.ended))
+	}
+}
+
 // TestPromoteTheNear proves that a learner becomes no voter while it lags, though it
 // lives, nor once it has died, though it has caught up; and that it does as soon as
 // it is well.
