@@ -20,8 +20,10 @@ type Core struct {
 
 	// What is applied, in memory: the machine is there too.
 	applied uint64
-	seen    map[ProposalID]uint64
-	window  [dedupeWindow]seenID // by index
+	// membersAt is the entry that has made the members what they are, or a later one.
+	membersAt uint64
+	seen      map[ProposalID]uint64
+	window    [dedupeWindow]seenID // by index
 
 	// What goes into the next Write.
 	staged       changes
@@ -43,9 +45,11 @@ type Core struct {
 	term     uint64
 	pending  []ProposalID
 	reads    []pendingRead
-	changing bool // a change of members was proposed in term and is not applied
-	leaving  bool // the removal of this node is in the log and not applied, see members.go
-	yielding bool // a slow disk has cost it its leadership, see guard.go
+	changing bool              // a change of members was proposed in term and is not applied
+	settling []Ended           // changes that are applied, and not known to all yet
+	others   map[uint64]*other // the other members, as far as they were heard of in term
+	leaving  bool              // the removal of this node is in the log and not applied, see members.go
+	yielding bool              // a slow disk has cost it its leadership, see guard.go
 	yieldTo  uint64
 
 	views    []view // snapshots that Raft has asked for and not sent yet
@@ -70,7 +74,7 @@ func Open(o Options, s Store, m Machine) (*Core, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Core{o: o, machine: m, seen: map[ProposalID]uint64{}, streams: map[uint64]*stream{}}
+	c := &Core{o: o, machine: m, seen: map[ProposalID]uint64{}, streams: map[uint64]*stream{}, others: map[uint64]*other{}}
 	if st.fresh {
 		if err := c.begin(st); err != nil {
 			return nil, err
@@ -86,7 +90,7 @@ func Open(o Options, s Store, m Machine) (*Core, error) {
 	if len(st.entries) > 0 {
 		c.log.append(st.entries)
 	}
-	c.applied = st.applied
+	c.applied, c.membersAt = st.applied, st.applied
 	c.storedFirst, c.storedLast = c.log.first(), c.log.last()
 	for _, s := range st.ids {
 		c.window[s.index%dedupeWindow] = s
@@ -174,6 +178,7 @@ func (c *Core) Tick() error {
 	return c.raft(func() error {
 		c.rn.Tick()
 		c.tickStreams()
+		c.tickOthers()
 		return c.promote()
 	})
 }
@@ -290,7 +295,10 @@ func (c *Core) Step(m Message) error {
 		return fmt.Errorf("%w: it says that it is from %x to %x", ErrMessage, m.Raft.GetFrom(), m.Raft.GetTo())
 	}
 	if m.Chunk != nil {
-		return c.raft(func() error { return c.stepChunk(m) })
+		return c.raft(func() error {
+			c.heard(m)
+			return c.stepChunk(m)
+		})
 	}
 	if !slices.Contains(allowed, m.Raft.GetType()) {
 		return fmt.Errorf("%w: %s", ErrMessage, m.Raft.GetType())
@@ -299,6 +307,7 @@ func (c *Core) Step(m Message) error {
 		return err
 	}
 	return c.raft(func() error {
+		c.heard(m)
 		if m.Raft.GetType() == raftpb.MsgAppResp && !m.Raft.GetReject() {
 			c.caughtUp(m.From, m.Raft.GetIndex())
 		}

@@ -21,6 +21,16 @@
 // Quorum is the shell around a Core: one goroutine, a Transport and a clock.
 // Store is where it all lives, NewStore is the one over storage/meta.
 //
+// # Members
+//
+// A member is a voter or a learner. The leader makes voters of learners while there
+// are fewer than Options.QuorumSize.
+//
+// Raft counts by the members that a node has applied. A change has ended only when
+// every voter that answers has applied it, which Message.Applied tells the leader:
+// if the leader alone had, and lost its disk, the others would look for a majority
+// of members that may not be there any more.
+//
 // # Keys
 //
 // All numbers are big endian. The keys are listed in storage/meta/keys.go.

@@ -193,13 +193,16 @@ func TestSharpEdgeH(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.settle()
-	c.committed(l, id)
-	if st := l.core.Status(); st.Role == quorum.Leader || l.out.Active {
-		t.Errorf("a leader that was removed leads on: %+v", st)
+	if st := l.core.Status(); st.Role == quorum.Leader || l.out.Active || l.ended[id].Outcome != quorum.Unknown {
+		t.Errorf("a leader that was removed leads on: %+v, it ended as %+v", st, l.ended[id])
 	}
 	c.tick(60)
-	if next := c.leader(); next == nil || next == l {
-		t.Error("nobody leads in its place")
+	next := c.leader()
+	if next == nil || next == l {
+		t.Fatal("nobody leads in its place")
+	}
+	if err := next.core.Remove(c.id(), l.id); !errors.Is(err, quorum.ErrRefused) {
+		t.Errorf("it is removed, and asked for again: %v", err)
 	}
 }
 

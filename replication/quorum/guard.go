@@ -92,7 +92,7 @@ func (c *Core) Status() Status {
 	}
 	switch st.RaftState {
 	case raft.StateLeader:
-		s.Role, s.Peers = Leader, c.peers()
+		s.Role, s.Peers, s.Settled = Leader, c.peers(), c.settled()
 	case raft.StateCandidate, raft.StatePreCandidate:
 		s.Role = Candidate
 	case raft.StateFollower:

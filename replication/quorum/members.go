@@ -3,20 +3,19 @@ package quorum
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"go.etcd.io/raft/v3"
 	"go.etcd.io/raft/v3/raftpb"
-	"go.etcd.io/raft/v3/tracker"
 	"google.golang.org/protobuf/proto"
 )
 
-// promoteLag is how many entries behind a learner may be that becomes a voter.
-const promoteLag = 64
-
 // AddLearner makes node, which is no member, one that gets the log and has no vote.
-// One change of members is made at a time: ErrDropped until the last is applied.
-// ErrRefused says that it makes no sense.
+// One change of members is made at a time: ErrDropped until the last is applied. It
+// ends as Committed when every voter that answers knows of it: then a node that it
+// removes can be thrown away, and it bears what it should if any other is lost.
+// ErrRefused says that it makes no sense, perhaps for it was made before.
 func (c *Core) AddLearner(id ProposalID, node uint64) error {
 	return c.change(id, single(raftpb.ConfChangeAddLearnerNode, node))
 }
@@ -32,9 +31,9 @@ func (c *Core) Promote(id ProposalID, nodes ...uint64) error {
 }
 
 // Remove makes node no member any more. A leader that is removed steps down when
-// that is committed; it proposes nothing meanwhile. The rest is as for AddLearner.
-// Who does not know that it is committed may still need the vote of the one that was
-// removed, so that is not to be taken away before all others know.
+// that is committed; it proposes nothing meanwhile, and leaves it to the next one to
+// see that all know: the outcome is Unknown, and ErrRefused there says that it is
+// done. Before that its vote may still be needed. The rest is as for AddLearner.
 func (c *Core) Remove(id ProposalID, node uint64) error {
 	return c.change(id, single(raftpb.ConfChangeRemoveNode, node))
 }
@@ -52,7 +51,10 @@ func (c *Core) change(id ProposalID, changes ...*raftpb.ConfChangeSingle) error 
 		switch {
 		case c.changing || !c.active() || joint(c.log.members):
 			return ErrDropped
-		case len(changes) == 0 || !permitted(c.log.members, cc):
+		case len(changes) > 0 && permitted(c.log.members, cc):
+		case !c.settled():
+			return ErrDropped // it may have been made, and then not all know of it yet
+		default:
 			return ErrRefused
 		}
 		if err := c.rn.ProposeConfChange(cc); err != nil {
@@ -173,7 +175,7 @@ func permitted(m *raftpb.ConfState, cc *raftpb.ConfChangeV2) bool {
 // as nil is, which stands for one that was made before. That it is applied is made
 // durable before anybody hears of it: who throws away what was removed, or loses
 // what the new voters can do without, must not meet the old ones after a power cut.
-func (c *Core) applyChange(cc *raftpb.ConfChangeV2) {
+func (c *Core) applyChange(index uint64, cc *raftpb.ConfChangeV2) {
 	c.changing, c.leaving = false, false
 	if cc == nil || !permitted(c.log.members, cc) {
 		return
@@ -184,12 +186,14 @@ func (c *Core) applyChange(cc *raftpb.ConfChangeV2) {
 	members := c.rn.ApplyConfChange(cc)
 	c.noView = false
 	c.log.members = raftpb.EnsureConfState(members)
+	c.membersAt = index
 	c.membersDirty, c.sync, c.out.Members = true, true, true
 	for id := range c.streams {
 		if !isMember(members, id) {
 			delete(c.streams, id)
 		}
 	}
+	maps.DeleteFunc(c.others, func(id uint64, _ *other) bool { return !isMember(members, id) })
 }
 
 func isMember(m *raftpb.ConfState, id uint64) bool {
@@ -201,49 +205,4 @@ func isMember(m *raftpb.ConfState, id uint64) bool {
 func (c *Core) alone() bool {
 	m := c.log.members
 	return len(m.Voters) == 1 && m.Voters[0] == c.o.ID && len(m.Learners) == 0 && !joint(m) && len(m.LearnersNext) == 0
-}
-
-// promote makes voters of learners while there are fewer than QuorumSize. An even
-// number of voters is only passed, in the one change that makes two voters of
-// learners at once, or left.
-func (c *Core) promote() error {
-	m := c.log.members
-	want := 2 - (len(m.Voters)+1)%2
-	if c.changing || joint(m) || len(m.Learners) < want || len(m.Voters)+want > c.o.QuorumSize || !c.active() {
-		return nil
-	}
-	var ready []uint64
-	for _, p := range c.peers() {
-		// Raft takes a new member for active before anything was heard of it.
-		if p.Learner && p.Active && !p.Snapshot && p.Match > 0 && p.Match+promoteLag >= c.log.last() {
-			ready = append(ready, p.ID)
-		}
-	}
-	if len(ready) < want {
-		return nil
-	}
-	err := c.Promote(ProposalID{}, ready[:want]...)
-	if errors.Is(err, ErrDropped) {
-		return nil // too much is under way; the next tick asks again
-	}
-	return err
-}
-
-// peers are the members as this leader sees them, by id, without itself.
-func (c *Core) peers() (peers []Peer) {
-	c.rn.WithProgress(func(id uint64, kind raft.ProgressType, p tracker.Progress) {
-		if id != c.o.ID {
-			peers = append(peers, Peer{
-				ID: id, Learner: kind == raft.ProgressTypeLearner, Match: p.Match, Active: p.RecentActive,
-				Snapshot: p.State == tracker.StateSnapshot,
-			})
-		}
-	})
-	slices.SortFunc(peers, func(a, b Peer) int {
-		if a.ID < b.ID {
-			return -1
-		}
-		return 1
-	})
-	return peers
 }

@@ -298,7 +298,7 @@ func (c *Core) install(snap *raftpb.Snapshot) error {
 	}
 	c.log.reset(md.GetIndex(), md.GetTerm())
 	c.log.members = raftpb.EnsureConfState(md.GetConfState())
-	c.applied, c.dirty = md.GetIndex(), 0
+	c.applied, c.membersAt, c.dirty = md.GetIndex(), md.GetIndex(), 0
 	c.hardDirty, c.membersDirty, c.appliedDirty, c.sync = true, true, true, true
 	c.out.Members = true
 	return nil

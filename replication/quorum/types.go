@@ -51,6 +51,9 @@ type Writer interface {
 // From must be proven by the transport.
 type Message struct {
 	From, To uint64
+	// Applied is the last entry that the sender has applied: who the members are by
+	// then it knows durably.
+	Applied uint64
 	// Raft is Raft's own message, nil for all chunks of a snapshot but the last.
 	Raft *raftpb.Message
 	// Chunk is a part of a snapshot, or says how far one was received.
@@ -133,6 +136,8 @@ type Peer struct {
 	ID       uint64
 	Learner  bool
 	Match    uint64 // the last entry it is known to have
+	Applied  uint64 // the last entry it is known to have applied
+	Silent   int    // ticks since it has answered this leader
 	Active   bool   // heard of lately
 	Snapshot bool   // a snapshot is on its way
 }
@@ -147,6 +152,9 @@ type Status struct {
 	Voters, Learners       []uint64
 	// Joint says that a change of members is half done.
 	Joint bool
+	// Settled says of a leader that every voter that answers knows who the members
+	// are. Before that the loss of one voter may cost the quorum.
+	Settled bool
 	// Yielding says that a slow disk has cost this node its leadership, and that
 	// the others have not noticed yet.
 	Yielding bool

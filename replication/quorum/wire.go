@@ -10,16 +10,16 @@ import (
 
 // What a message has after its addresses.
 const (
-	wireVersion  = 1
+	wireVersion  = 2
 	wireRaft     = 1
 	wireChunk    = 2
-	wireHead     = 1 + 1 + 8 + 8
+	wireHead     = 1 + 1 + 8 + 8 + 8
 	wireChunkLen = 8 + 8 + 4 + 1 + 1 + 4 + 4
 )
 
 // Append adds the encoding of m to b:
 //
-//	version u8 = 1 · parts u8 (1: Raft, 2: chunk) · from u64 · to u64
+//	version u8 = 2 · parts u8 (1: Raft, 2: chunk) · from u64 · to u64 · applied u64
 //	Raft    size u32 · Raft's protobuf
 //	chunk   term u64 · index u64 · seq u32 · last u8 · kind u8 · crc u32 · size u32 · data
 //
@@ -35,6 +35,7 @@ func (m Message) Append(b []byte) ([]byte, error) {
 	b = append(b, wireVersion, parts)
 	b = binary.BigEndian.AppendUint64(b, m.From)
 	b = binary.BigEndian.AppendUint64(b, m.To)
+	b = binary.BigEndian.AppendUint64(b, m.Applied)
 	if m.Raft != nil {
 		at := len(b)
 		var err error
@@ -66,7 +67,7 @@ func DecodeMessage(b []byte) (Message, error) {
 		return Message{}, fmt.Errorf("%w: head in %d bytes", ErrMessage, len(b))
 	}
 	parts := b[1]
-	m := Message{From: binary.BigEndian.Uint64(b[2:]), To: binary.BigEndian.Uint64(b[10:])}
+	m := Message{From: binary.BigEndian.Uint64(b[2:]), To: binary.BigEndian.Uint64(b[10:]), Applied: binary.BigEndian.Uint64(b[18:])}
 	b = b[wireHead:]
 	if parts&wireRaft != 0 {
 		if len(b) < 4 || uint64(len(b)-4) < uint64(binary.BigEndian.Uint32(b)) {

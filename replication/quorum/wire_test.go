@@ -24,7 +24,7 @@ func wireMessages() []Message {
 	data := &Chunk{Term: 3, Index: 9, Seq: 1, Kind: ChunkData, Data: []byte("abc")}
 	last := &Chunk{Term: 3, Index: 9, Seq: 2, Kind: ChunkData, Last: true}
 	data.CRC, last.CRC = data.sum(), last.sum()
-	return []Message{{From: 1, To: 2, Raft: app}, {From: 1, To: 2, Chunk: data}, {From: 1, To: 2, Raft: snap, Chunk: last}}
+	return []Message{{From: 1, To: 2, Applied: 7, Raft: app}, {From: 1, To: 2, Chunk: data}, {From: 1, To: 2, Raft: snap, Chunk: last}}
 }
 
 // TestWire proves that a message is read as it was written, that none of its bytes
@@ -49,7 +49,7 @@ func TestWire(t *testing.T) {
 			t.Errorf("a byte too many: %v", err)
 		}
 		clear(b)
-		if got.From != m.From || got.To != m.To || !proto.Equal(got.Raft, m.Raft) || (got.Chunk == nil) != (m.Chunk == nil) ||
+		if got.From != m.From || got.To != m.To || got.Applied != m.Applied || !proto.Equal(got.Raft, m.Raft) || (got.Chunk == nil) != (m.Chunk == nil) ||
 			m.Chunk != nil && (got.Chunk.sum() != m.Chunk.CRC || got.Chunk.CRC != m.Chunk.CRC) {
 			t.Errorf("%+v was read as %+v", m, got)
 		}
@@ -81,7 +81,7 @@ func FuzzDecodeMessage(f *testing.F) {
 			t.Fatal(err)
 		}
 		second, err := DecodeMessage(again)
-		if err != nil || second.From != m.From || second.To != m.To || !proto.Equal(second.Raft, m.Raft) || !sameChunk(second.Chunk, m.Chunk) {
+		if err != nil || second.From != m.From || second.To != m.To || second.Applied != m.Applied || !proto.Equal(second.Raft, m.Raft) || !sameChunk(second.Chunk, m.Chunk) {
 			t.Errorf("%+v, again %+v: %v", m, second, err)
 		}
 	})

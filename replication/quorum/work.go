@@ -64,6 +64,9 @@ func (c *Core) Done(took int) Output {
 	}
 	// What came in since Work may have ended this leadership already.
 	c.out.Active = c.out.Active && c.active() && c.out.Term == c.term
+	for i := range c.out.Messages {
+		c.out.Messages[i].Applied = c.out.Applied
+	}
 	out := c.out
 	c.out = Output{Term: out.Term, Leader: out.Leader, Active: out.Active, Applied: out.Applied}
 	return out
@@ -109,6 +112,7 @@ func (c *Core) idle() bool {
 // resign ends everything that belongs to the term of this leader.
 func (c *Core) resign() {
 	c.term, c.changing, c.leaving, c.yielding, c.yieldTo = 0, false, false, false, 0
+	clear(c.others)
 	c.abandon()
 	clear(c.streams)
 	c.views = nil
@@ -122,7 +126,7 @@ func (c *Core) abandon() {
 	for _, r := range c.reads {
 		c.out.Ended = append(c.out.Ended, Ended{ID: r.id, Outcome: Unknown})
 	}
-	c.pending, c.reads = nil, nil
+	c.pending, c.reads, c.settling = nil, nil, nil
 }
 
 // ready takes one of Raft's Readys: to the next Write what must be saved, to the
@@ -201,25 +205,29 @@ func (c *Core) apply(committed []*raftpb.Entry) error {
 		if e.GetType() == raftpb.EntryNormal && len(e.GetData()) > 0 {
 			entry.Data = e.Data[len(id):]
 		}
+		at := entry.Index
 		if first, again := c.remember(entry.Index, id); again {
-			entry.Data, change = nil, nil
-			c.end(id, first)
-		} else {
-			c.end(id, entry.Index)
+			entry.Data, change, at = nil, nil, first
 		}
 		c.bytes += entryBytes(e)
 		es = append(es, entry)
 		if e.GetType() == raftpb.EntryNormal {
+			c.end(id, at)
 			continue
+		}
+		if slices.Contains(c.pending, id) {
+			c.settling = append(c.settling, Ended{ID: id, Index: at})
 		}
 		// Who is a member depends on what was applied before.
 		if err := c.flush(es); err != nil {
 			return err
 		}
 		es = es[len(es):]
-		c.applyChange(change)
+		c.applyChange(entry.Index, change)
 	}
-	return c.flush(es)
+	err := c.flush(es)
+	c.endChanges()
+	return err
 }
 
 // flush applies entries.
