@@ -179,7 +179,10 @@ func (c *Core) Tick() error {
 		c.rn.Tick()
 		c.tickStreams()
 		c.tickOthers()
-		return c.promote()
+		if err := c.promote(); err != nil {
+			return err
+		}
+		return c.replace()
 	})
 }
 

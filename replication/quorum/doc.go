@@ -24,7 +24,8 @@
 // # Members
 //
 // A member is a voter or a learner. The leader makes voters of learners while there
-// are fewer than Options.QuorumSize.
+// are fewer than Options.QuorumSize, and has one take the place of a voter that is
+// silent for Options.ReplaceTicks. That one comes back as a learner.
 //
 // Raft counts by the members that a node has applied. A change has ended only when
 // every voter that answers has applied it, which Message.Applied tells the leader:

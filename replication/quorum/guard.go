@@ -87,7 +87,7 @@ func (c *Core) Status() Status {
 	s := Status{
 		ID: c.o.ID, Term: st.GetTerm(), Vote: st.GetVote(), Leader: st.Lead, Role: Follower, Active: c.active(),
 		Commit: st.GetCommit(), Applied: c.applied, First: c.log.first(), Last: c.log.last(),
-		Voters: slices.Clone(c.log.members.Voters), Learners: slices.Clone(c.log.members.Learners),
+		Voters: slices.Clone(c.log.members.Voters), Learners: slices.Concat(c.log.members.Learners, c.log.members.LearnersNext),
 		Joint: joint(c.log.members), Yielding: c.yielding, Err: c.err,
 	}
 	switch st.RaftState {

@@ -30,6 +30,12 @@ func (c *Core) Promote(id ProposalID, nodes ...uint64) error {
 	return c.change(id, changes...)
 }
 
+// Replace makes a voter of the learner by and a learner of the voter gone, in one
+// step. The rest is as for AddLearner.
+func (c *Core) Replace(id ProposalID, gone, by uint64) error {
+	return c.change(id, single(raftpb.ConfChangeAddNode, by), single(raftpb.ConfChangeAddLearnerNode, gone))
+}
+
 // Remove makes node no member any more. A leader that is removed steps down when
 // that is committed; it proposes nothing meanwhile, and leaves it to the next one to
 // see that all know: the outcome is Unknown, and ErrRefused there says that it is
@@ -130,8 +136,10 @@ func checkMembers(m *raftpb.ConfState) error {
 		return errors.New("no member has a vote")
 	case slices.ContainsFunc(m.GetLearners(), voter):
 		return errors.New("a learner has a vote")
-	case len(m.GetLearnersNext()) > 0:
-		return errors.New("a voter is to become a learner")
+	case slices.ContainsFunc(m.GetLearnersNext(), func(id uint64) bool {
+		return !slices.Contains(m.GetVotersOutgoing(), id) || slices.Contains(m.GetVoters(), id)
+	}):
+		return errors.New("a learner to be has no vote to lose, or keeps it")
 	case m.GetAutoLeave() && len(m.GetVotersOutgoing()) == 0:
 		return errors.New("a change of members is to be ended, and none is under way")
 	}
@@ -150,6 +158,7 @@ func permitted(m *raftpb.ConfState, cc *raftpb.ConfChangeV2) bool {
 		return false
 	}
 	voters, learners := slices.Clone(m.Voters), slices.Clone(m.Learners)
+	gone := 0 // voters that become learners, less those that take their place
 	for _, ch := range cc.Changes {
 		id := ch.GetNodeId()
 		v, l := slices.Index(voters, id), slices.Index(learners, id)
@@ -159,7 +168,9 @@ func permitted(m *raftpb.ConfState, cc *raftpb.ConfChangeV2) bool {
 		case kind == raftpb.ConfChangeAddLearnerNode && v < 0 && l < 0:
 			learners = append(learners, id)
 		case kind == raftpb.ConfChangeAddNode && l >= 0:
-			learners, voters = slices.Delete(learners, l, l+1), append(voters, id)
+			learners, voters, gone = slices.Delete(learners, l, l+1), append(voters, id), gone-1
+		case kind == raftpb.ConfChangeAddLearnerNode && v >= 0 && gone < 0:
+			voters, learners, gone = slices.Delete(voters, v, v+1), append(learners, id), gone+1
 		case kind == raftpb.ConfChangeRemoveNode && v >= 0:
 			voters = slices.Delete(voters, v, v+1)
 		case kind == raftpb.ConfChangeRemoveNode && l >= 0:

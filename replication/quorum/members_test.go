@@ -251,7 +251,7 @@ func TestMembersInStorm(t *testing.T) {
 	acked, chunks, terms, changes := 0, 0, uint64(0), uint64(0)
 	for seed := range seeds {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			c := newCluster(t, quorum.Options{KeepEntries: 8, QuorumSize: 3}, 1, 2, 3)
+			c := newCluster(t, quorum.Options{KeepEntries: 8, QuorumSize: 3, ReplaceTicks: 12}, 1, 2, 3)
 			cryptotest.SetGlobalRandom(t, seed)
 			watch(c)
 			c.chunk = func(m quorum.Message) []quorum.Message { chunks++; return []quorum.Message{m} }

@@ -28,6 +28,10 @@ type Options struct {
 	// QuorumSize is up to how many voters the leader promotes learners that have
 	// caught up; 0: it promotes nobody by itself.
 	QuorumSize int
+	// ReplaceTicks is after how many ticks without an answer of a voter the leader
+	// has a learner that has caught up take its place. Zero means 24,000, which is
+	// ten minutes of 25 ms; below zero it never does, nor if QuorumSize is 0.
+	ReplaceTicks int
 	// ElectionTicks is after how many ticks without its leader a node stands for
 	// election, at least; zero means 10. HeartbeatTicks is how often a leader is
 	// heard of, at most a fifth of it; zero means 2.
@@ -65,6 +69,7 @@ const (
 func (o *Options) setDefaults() {
 	o.ElectionTicks = cmp.Or(o.ElectionTicks, 10)
 	o.HeartbeatTicks = cmp.Or(o.HeartbeatTicks, 2)
+	o.ReplaceTicks = cmp.Or(o.ReplaceTicks, 24_000)
 	o.KeepEntries = cmp.Or(o.KeepEntries, 1024)
 	o.KeepBytes = cmp.Or(o.KeepBytes, 4<<20)
 	o.MaxProposalBytes = cmp.Or(o.MaxProposalBytes, 8<<20)
@@ -80,6 +85,9 @@ func (o *Options) validate() error {
 	}
 	if o.HeartbeatTicks < 1 || o.HeartbeatTicks*5 > o.ElectionTicks {
 		return fmt.Errorf("quorum: HeartbeatTicks %d must be 1 to a fifth of ElectionTicks %d", o.HeartbeatTicks, o.ElectionTicks)
+	}
+	if o.ReplaceTicks > 0 && o.ReplaceTicks < o.ElectionTicks {
+		return fmt.Errorf("quorum: ReplaceTicks %d must be at least ElectionTicks %d, or below zero", o.ReplaceTicks, o.ElectionTicks)
 	}
 	if o.QuorumSize < 0 || o.KeepEntries < 1 || o.KeepBytes < 1 {
 		return fmt.Errorf("quorum: QuorumSize %d, KeepEntries %d or KeepBytes %d is out of range", o.QuorumSize, o.KeepEntries, o.KeepBytes)

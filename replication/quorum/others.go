@@ -116,6 +116,21 @@ func (c *Core) promote() error {
 	return ignoreDropped(c.Promote(ProposalID{}, ready[:want]...))
 }
 
+// replace has a learner take the place of a voter that is dead, see ReplaceTicks. The
+// dead one stays a member: when it is back it gets the log, which says that it is a
+// learner, and may take somebody's place itself. Before that it can elect nobody, for
+// a majority of those that it takes for voters has the change in its log.
+func (c *Core) replace() error {
+	if c.o.ReplaceTicks < 0 || !c.mayChange() {
+		return nil
+	}
+	gone, by, ok := replacement(c.peers(), c.log.last(), c.o.ElectionTicks, c.o.ReplaceTicks)
+	if !ok {
+		return nil
+	}
+	return ignoreDropped(c.Replace(ProposalID{}, gone, by))
+}
+
 func ignoreDropped(err error) error {
 	if errors.Is(err, ErrDropped) {
 		return nil // too much is under way; the next tick asks again
@@ -132,4 +147,28 @@ func readyLearners(peers []Peer, last uint64) (ready []uint64) {
 		}
 	}
 	return ready
+}
+
+// replacement is the voter that is silent for longest, if that is long enough, and
+// the learner that takes its place. Without a majority of the voters there is none,
+// this leader being one: a voter that is silent for answerTicks counts as lost.
+func replacement(peers []Peer, last uint64, answerTicks, replaceTicks int) (gone, by uint64, ok bool) {
+	voters, here, longest := 1, 1, -1
+	for i, p := range peers {
+		if p.Learner {
+			continue
+		}
+		voters++
+		if p.Silent < answerTicks {
+			here++
+		}
+		if p.Silent >= replaceTicks && (longest < 0 || p.Silent > peers[longest].Silent) {
+			longest = i
+		}
+	}
+	ready := readyLearners(peers, last)
+	if longest < 0 || len(ready) == 0 || 2*here <= voters {
+		return 0, 0, false
+	}
+	return peers[longest].ID, ready[0], true
 }
