@@ -71,9 +71,10 @@ func (c *Core) change(id ProposalID, changes ...*raftpb.ConfChangeSingle) error 
 	})
 }
 
+// removes says that a change takes the vote of a node.
 func removes(cc *raftpb.ConfChangeV2, id uint64) bool {
 	return slices.ContainsFunc(cc.Changes, func(ch *raftpb.ConfChangeSingle) bool {
-		return ch.GetType() == raftpb.ConfChangeRemoveNode && ch.GetNodeId() == id
+		return ch.GetType() != raftpb.ConfChangeAddNode && ch.GetNodeId() == id
 	})
 }
 
@@ -82,6 +83,9 @@ func removes(cc *raftpb.ConfChangeV2, id uint64) bool {
 // not know yet that it did, and they could not win its vote with logs that are
 // shorter, nor could it stand for election itself.
 func (c *Core) removesSelf() bool {
+	if slices.Contains(c.log.members.LearnersNext, c.o.ID) {
+		return true // the entry that ends it is yet to come
+	}
 	for i := c.applied + 1; i <= c.log.last(); i++ {
 		if cc, _, err := decodeChange(c.log.at(i)); err == nil && cc != nil && removes(cc, c.o.ID) {
 			return true
@@ -197,6 +201,7 @@ func (c *Core) applyChange(index uint64, cc *raftpb.ConfChangeV2) {
 	members := c.rn.ApplyConfChange(cc)
 	c.noView = false
 	c.log.members = raftpb.EnsureConfState(members)
+	c.leaving = slices.Contains(members.LearnersNext, c.o.ID)
 	c.membersAt = index
 	c.membersDirty, c.sync, c.out.Members = true, true, true
 	for id := range c.streams {

@@ -1,6 +1,7 @@
 package quorum_test
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"testing"
@@ -132,10 +133,15 @@ func TestLivingVoterIsNotReplaced(t *testing.T) {
 			c.isolate(follower, true)
 			c.tick(3 * replacing)
 		}},
-		"off":         {quorum.Options{QuorumSize: 3, ReplaceTicks: -1}, func(c *cluster, _, f *node) { c.isolate(f, true); c.tick(3 * replacing) }},
-		"by hand":     {quorum.Options{ReplaceTicks: replacing}, func(c *cluster, _, f *node) { c.isolate(f, true); c.tick(3 * replacing) }},
-		"by default":  {quorum.Options{QuorumSize: 3}, func(c *cluster, _, f *node) { c.isolate(f, true); c.tick(3 * replacing) }},
-		"no majority": {on, func(c *cluster, l, f *node) { c.isolate(f, true); c.isolate(c.nodes[f.id%3+1], true); c.isolate(l, true); c.tick(3 * replacing) }},
+		"off":        {quorum.Options{QuorumSize: 3, ReplaceTicks: -1}, func(c *cluster, _, f *node) { c.isolate(f, true); c.tick(3 * replacing) }},
+		"by hand":    {quorum.Options{ReplaceTicks: replacing}, func(c *cluster, _, f *node) { c.isolate(f, true); c.tick(3 * replacing) }},
+		"by default": {quorum.Options{QuorumSize: 3}, func(c *cluster, _, f *node) { c.isolate(f, true); c.tick(3 * replacing) }},
+		"no majority": {on, func(c *cluster, l, f *node) {
+			c.isolate(f, true)
+			c.isolate(c.nodes[f.id%3+1], true)
+			c.isolate(l, true)
+			c.tick(3 * replacing)
+		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c, l, follower := spare(t, tc.o)
@@ -167,4 +173,40 @@ func TestReplaceCrashes(t *testing.T) {
 		voters := slices.DeleteFunc([]uint64{1, 2, 3, 4}, func(id uint64) bool { return id == gone })
 		c.members(voters, []uint64{gone}, c.nodes[1], c.nodes[2], c.nodes[3], c.nodes[4])
 	})
+}
+
+// TestLeaderLosesItsVote proves that a leader whose own place a learner takes, as the
+// leader before may have meant it to, proposes nothing from then on: without its vote
+// the others could not go on behind a longer log of a node that cannot lead.
+func TestLeaderLosesItsVote(t *testing.T) {
+	c, l, _ := spare(t, quorum.Options{})
+	other := c.nodes[l.id%3+1]
+	refused := 0
+	c.saving = func(n *node, _ quorum.Write, after bool) {
+		if st := n.core.Status(); n != l || !after || st.Role != quorum.Leader || !st.Joint {
+			return
+		}
+		if err := l.core.Propose(c.id(), nil); !errors.Is(err, quorum.ErrDropped) {
+			t.Errorf("half replaced: %v", err)
+		}
+		refused++
+	}
+	if err := l.core.Replace(c.id(), l.id, 4); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.core.Propose(c.id(), nil); !errors.Is(err, quorum.ErrDropped) {
+		t.Errorf("before it is committed: %v", err)
+	}
+	c.settle()
+	if st := l.core.Status(); refused == 0 || st.Role == quorum.Leader || !slices.Contains(st.Learners, l.id) {
+		t.Fatalf("asked %d times: %+v", refused, st)
+	}
+	c.tick(60)
+	next := c.elect()
+	if next == l {
+		t.Fatal("a learner leads")
+	}
+	c.committed(next, c.propose(next, "after"))
+	c.tick(4)
+	c.same(l, next, other, c.nodes[4])
 }
