@@ -40,6 +40,17 @@ type counts struct {
 	removed, newVoters, givenUp                 int
 	unregistered, notUnregistered               int
 	evacuated, successors                       int
+	// Clusters that became one of a single broker, and who came back: to be refused
+	// with its old disk, or as another member.
+	shrinks, shrunk, visits, refusedMembers int
+	undisturbed, returned, leftAlone        int
+	// Faults that are aimed at who has an office, and what came of disks that are slow
+	// or full, and of messages that are very late.
+	rolled, asides, seconds, killedMoving     int
+	lostDecider, lostBoth                     int
+	crawled, noRoom, eioRead                  int
+	staleAlters, staleRegisters, staleFetches int
+	staleHeartbeats                           int
 	// Leaderships that moved, and what readers saw of it.
 	moved, outdated, epochsRefused             int
 	placesGood, placesCut                      int
@@ -126,6 +137,26 @@ func (c *counts) all() []count {
 		{"brokers in service not unregistered", &c.notUnregistered},
 		{"reassignments from brokers that are gone", &c.evacuated},
 		{"machines in the place of one that is gone", &c.successors},
+		{"clusters that begin to shrink", &c.shrinks},
+		{"that became one of a single broker", &c.shrunk},
+		{"brokers that found themselves alone", &c.leftAlone},
+		{"removed members that came back with their old disks", &c.visits},
+		{"that were still refused in the end", &c.refusedMembers},
+		{"looks at the only member, which led on", &c.undisturbed},
+		{"removed nodes that came back as another member", &c.returned},
+		{"nodes started anew one after the other", &c.rolled},
+		{"leaders cut off from the controller or from their followers", &c.asides},
+		{"leaders killed that led for less than a second", &c.seconds},
+		{"replicas killed that were added or removed", &c.killedMoving},
+		{"disks of controllers lost", &c.lostDecider},
+		{"that led a partition, too", &c.lostBoth},
+		{"syncs of half a second", &c.crawled},
+		{"writes without room", &c.noRoom},
+		{"reads failed", &c.eioRead},
+		{"requests for ISR changes later than five seconds", &c.staleAlters},
+		{"registrations later than that", &c.staleRegisters},
+		{"fetches of followers later than that", &c.staleFetches},
+		{"heartbeats of brokers later than that", &c.staleHeartbeats},
 	}
 	for k := range lossKinds {
 		out = append(out, count{k.String(), &c.losses[k]})

@@ -6,14 +6,18 @@ import (
 	"time"
 )
 
-// errIO is what a disk answers when it has failed.
-var errIO = errors.New("input/output error")
+// What a disk answers when it has failed, and when there is no room left on it.
+var (
+	errIO   = errors.New("input/output error")
+	errFull = errors.New("no space left on device")
+)
 
 // diskFaults is how a disk misbehaves while faults are on.
 type diskFaults struct {
 	latency, jitter time.Duration // of a sync
 	eioSync         float64       // share of syncs that fail
 	eioWrite        float64       // share of writes that fail; they are undone
+	eioRead         float64       // share of reads that fail
 }
 
 var soundDisk = diskFaults{latency: 300 * time.Microsecond, jitter: 700 * time.Microsecond}
@@ -33,7 +37,10 @@ type disk struct {
 	k       *kernel
 	faults  diskFaults
 	stalled time.Duration // until when
-	counts  *counts
+	// crawl is until when each sync takes crawling, full until when there is no room:
+	// what is written then fails, and what was written before can be synced.
+	crawl, full time.Duration
+	counts      *counts
 	// boots counts the starts of the machine: the kernel's boot id.
 	boots int
 	// run is the file that says how the last process ended.
@@ -57,6 +64,10 @@ func newDisk(k *kernel, c *counts) *disk { return &disk{k: k, faults: soundDisk,
 // the caller: what was written before the call.
 func (d *disk) sync(of *life, done func(took time.Duration, err error)) {
 	wait := d.faults.latency + d.k.between(0, d.faults.jitter)
+	if d.crawl > d.k.now {
+		d.counts.crawled++
+		wait += crawling
+	}
 	began := d.k.now
 	if d.stalled > began {
 		d.counts.stalled++
@@ -79,8 +90,32 @@ func (d *disk) finish(of *life, began time.Duration, err error, done func(time.D
 	done(d.k.now-began, err)
 }
 
+// crawling is how long a sync takes on a disk that is slow.
+const crawling = 500 * time.Millisecond
+
+// room reports whether there is room for more.
+func (d *disk) room() error {
+	if d.full > d.k.now {
+		d.counts.noRoom++
+		return errFull
+	}
+	return nil
+}
+
+// read reports whether a read of a log succeeds.
+func (d *disk) read() error {
+	if d.k.chance(d.faults.eioRead) {
+		d.counts.eioRead++
+		return errIO
+	}
+	return nil
+}
+
 // write reports whether a write into the page cache succeeds.
 func (d *disk) write() error {
+	if err := d.room(); err != nil {
+		return err
+	}
 	if d.k.chance(d.faults.eioWrite) {
 		d.counts.eioWrite++
 		return errIO

@@ -28,12 +28,23 @@ const (
 	faultReassign // a partition moves
 	faultSite     // some machines lose their power, processes on others are killed
 	faultLossy    // one direction between nodes loses much of what it carries
+	// Those from here on are chosen with the chance of simConfig.troubled.
+	faultKillAll  // kill -9 of all processes
+	faultRoll     // all processes start anew, one after the other
+	faultSplit    // nodes see each other in part
+	faultAside    // a leader sees the controller or its followers, not both
+	faultDouble   // a leader dies, and at once the next one
+	faultRapid    // a leadership moves fifty times a second
+	faultMoveKill // a partition moves, and a replica that is added or removed dies
+	faultCrawl    // a disk takes half a second for each sync
+	faultFull     // a disk has no room left
 	faultKinds
 )
 
 var faultNames = [faultKinds]string{
 	"kill", "power", "power-all", "stop", "pause", "isolate", "one-way", "link", "reset", "slow", "stall", "flip", "transfer", "campaign",
 	"move", "reassign", "site", "lossy",
+	"kill-all", "roll", "split", "aside", "double", "rapid", "move-kill", "crawl", "full",
 }
 
 func (f faultKind) String() string { return faultNames[f] }
@@ -87,7 +98,8 @@ func (w *world) fault(f faultKind) {
 		w.operation(adminReassign, w.anyPartition())
 	case faultSite:
 		w.site(away)
-	case faultKinds:
+	default:
+		w.trouble(f, n, away)
 	}
 }
 

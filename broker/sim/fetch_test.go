@@ -94,8 +94,13 @@ func (f *fetcher) fetch() {
 		return
 	}
 	f.flying++
-	n := p.w.node(f.leader)
-	call(p.w.net, p.life, p.n.addr(), n.addr(), fetchWait+time.Second, func(answer func([]fetchedPart)) { n.fetch(parts, hurry, answer) },
+	n, sent := p.w.node(f.leader), p.w.now
+	call(p.w.net, p.life, p.n.addr(), n.addr(), fetchWait+time.Second, func(answer func([]fetchedPart)) {
+		if p.w.now-sent >= veryLate {
+			p.w.counts.staleFetches++
+		}
+		n.fetch(parts, hurry, answer)
+	},
 		func(got []fetchedPart, err error) {
 			f.flying--
 			f.take(parts, got, err)
@@ -323,7 +328,9 @@ func (f *pendingFetch) finish() {
 			p.w.checks.moved(p.n.id, r.id)
 		}
 		if g.err == nil && g.resp.Diverging == nil {
-			g.batches, g.err = r.log.read(part.req.Offset, r.log.end, maxFetch)
+			if g.err = p.n.disk.read(); g.err == nil {
+				g.batches, g.err = r.log.read(part.req.Offset, r.log.end, maxFetch)
+			}
 		}
 	}
 	f.answer(got)

@@ -227,16 +227,8 @@ func (c *checker) applied(node int32, index uint64, old, next *controller.State)
 		c.fail("node %d applies index %d behind %d", node, index, n.index)
 	}
 	n.index = index
-	if old == next {
-		return
-	}
-	hash := next.Hash()
-	seen, known := c.applies[index]
-	if !c.ask(21, !known || seen == hash) {
-		c.fail("node %d has another state at index %d than the one that was there first", node, index)
-	}
-	c.applies[index] = hash
-	if index <= c.index {
+	c.knows(node, index, next)
+	if old == next || index <= c.index {
 		return // the same change as with the node that was first, by I21
 	}
 	for _, id := range next.Brokers() {
@@ -272,6 +264,20 @@ func (c *checker) applied(node int32, index uint64, old, next *controller.State)
 		}
 	}
 	c.index, c.newest = index, next
+}
+
+// knows asks whether the state that a node has at an index is that of all others: of
+// entries that it applied, of a snapshot, and of its disk when it starts.
+func (c *checker) knows(node int32, index uint64, s *controller.State) {
+	n := c.node(node)
+	if n.state != s {
+		n.state, n.hash = s, s.Hash()
+	}
+	seen, known := c.applies[index]
+	if !c.ask(21, !known || seen == n.hash) {
+		c.fail("node %d has another state at index %d than the one that was there first", node, index)
+	}
+	c.applies[index] = n.hash
 }
 
 // decided asks about a partition as the controller made it.

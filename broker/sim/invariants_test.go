@@ -148,6 +148,9 @@ type nodeTrace struct {
 	vote   uint64
 	index  uint64
 	epoch  int64 // of the broker, 0 if it never had one
+	// state is the newest metadata, and hash its.
+	state  *controller.State
+	hash   uint64
 	parked map[uint64]time.Duration
 }
 

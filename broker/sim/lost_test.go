@@ -47,7 +47,7 @@ func (w *world) lose() {
 	}
 	w.at(w.between(w.cfg.lossEvery/2, w.cfg.lossEvery*3/2), nil, w.lose)
 	n := pick(w.rng, w.nodes...)
-	if slices.ContainsFunc(w.losses, func(l *mishap) bool { return l.left() != "" }) || !w.mayLose(n) {
+	if slices.ContainsFunc(w.losses, func(l *mishap) bool { return l.left() != "" }) || w.shrinking() || !w.mayLose(n) {
 		return
 	}
 	l := &mishap{w: w, n: n, kind: lossKind(w.rng.IntN(int(lossKinds))), member: n.member(), first: w.rng.IntN(2) == 0}
@@ -56,6 +56,12 @@ func (w *world) lose() {
 	}
 	w.losses = append(w.losses, l)
 	w.counts.losses[l.kind]++
+	if n == w.decider() {
+		w.counts.lostDecider++
+		if slices.ContainsFunc(w.partitions, func(id partID) bool { p, _ := w.checks.partition(id); return p.Leader == n.id }) {
+			w.counts.lostBoth++
+		}
+	}
 	if l.kind != lossPlanned {
 		l.wipe()
 	}
@@ -122,7 +128,7 @@ func (n *node) newDisk() {
 	n.store, n.logs = newMetaStore(n), map[partID]*diskLog{}
 	n.crashed, n.powerless = false, false
 	n.disk.run = runFile{clean: true, epoch: -1, boot: n.disk.boots}
-	n.disk.stalled = 0
+	n.disk.stalled, n.disk.crawl, n.disk.full = 0, 0, 0
 	if w.tracing() {
 		w.trace("node %d: an empty disk, member %x of the quorum", n.id, n.member())
 	}
@@ -136,8 +142,7 @@ func (l *mishap) work() {
 	if st, known := w.members(); known {
 		switch {
 		case isMember(&st, l.member):
-			to := w.anyNode()
-			w.net.send(adminAt, to.addr(), func() { to.removeMember(l.member) }, nil)
+			w.remove(l.member)
 		case !l.wiped:
 			l.wipe()
 		}
@@ -199,6 +204,11 @@ func (w *world) unsettled() string {
 	for _, l := range w.losses {
 		if what := l.left(); what != "" {
 			return fmt.Sprintf("node %d: %s", l.n.id, what)
+		}
+	}
+	for _, s := range w.shrunk {
+		if what := s.left(); what != "" {
+			return what
 		}
 	}
 	st, known := w.members()

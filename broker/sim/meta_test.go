@@ -99,6 +99,8 @@ type steps struct {
 	*replication.Machine
 	steps    []appliedStep
 	restored int
+	// snapshot is the state of the last one.
+	snapshot *controller.State
 }
 
 type appliedStep struct {
@@ -110,7 +112,9 @@ type appliedStep struct {
 func (s *steps) Restore(w quorum.Writer, chunks iter.Seq[[]byte]) error {
 	s.restored++
 	s.steps = nil
-	return s.Machine.Restore(w, chunks)
+	err := s.Machine.Restore(w, chunks)
+	s.snapshot = s.State()
+	return err
 }
 
 // Apply implements quorum.Machine.
@@ -196,10 +200,11 @@ func openMetadata(p *process) (*metadata, error) {
 	m := &metadata{p: p, core: core, machine: traced, shown: machine.State(), asked: map[quorum.ProposalID]func(replication.Answer){}}
 	m.desk = replication.NewDesk(replication.DeskOptions{
 		Active: controller.ActiveOptions{Session: w.cfg.session, Rebalance: 2 * w.cfg.session, Stable: 3 * w.cfg.session},
-		NewID:  w.newProposalID, PartBytes: w.partBytes(),
+		NewID:  w.newProposalID, PartBytes: w.partBytes(), Room: func(int64) error { return n.disk.room() },
 	}, &proposals{core, p}, machine)
 	st := core.Status()
 	m.applied = st.Applied
+	w.checks.knows(n.id, m.applied, m.shown)
 	n.noteMembers(st)
 	return m, nil
 }
@@ -215,9 +220,10 @@ func (w *world) partBytes() int {
 
 // run begins the ticks.
 func (m *metadata) run() {
-	if m.p.w.cfg.nodes == 1 {
+	if m.core.Alone() && (m.p.w.cfg.company || m.p.w.cfg.nodes == 1) {
 		m.fatal(m.core.Campaign())
-	} else {
+	}
+	if m.p.w.cfg.nodes > 1 {
 		m.p.in(m.p.w.between(0, m.p.w.cfg.tick), m.tick)
 	}
 	m.pump()
@@ -297,6 +303,11 @@ func (m *metadata) done(took int) {
 	if m.machine.restored > 0 {
 		w.counts.installed += m.machine.restored
 		m.machine.restored = 0
+		at := out.Applied
+		if len(m.machine.steps) > 0 {
+			at = m.machine.steps[0].index - 1
+		}
+		w.checks.knows(m.p.n.id, at, m.machine.snapshot)
 	}
 	for _, s := range m.machine.steps {
 		w.countStep(s.index, last, s.state)
@@ -304,6 +315,7 @@ func (m *metadata) done(took int) {
 		last = s.state
 	}
 	m.machine.steps = nil
+	m.p.session.company()
 	if m.shown != old {
 		m.p.apply(m.shown)
 	}
@@ -414,13 +426,19 @@ func (n *node) step(msg quorum.Message) {
 // join asks to become a member, until this node is one.
 func (m *metadata) join() {
 	w := m.p.w
-	if m.member() {
+	if m.member() || m.removed() {
 		return
 	}
 	to := w.anyNode()
 	id := m.p.n.member()
 	w.net.send(m.p.n.addr(), to.addr(), func() { to.addMember(id) }, nil)
 	m.p.in(w.between(200*time.Millisecond, 400*time.Millisecond), m.join)
+}
+
+// removed reports whether this directory was of a member: it is never one again, and
+// an operator has to give the node another.
+func (m *metadata) removed() bool {
+	return m.p.w.cfg.company && len(m.core.Status().Voters) > 0
 }
 
 func (m *metadata) member() bool {
@@ -487,9 +505,10 @@ func (p *process) ask(ev controller.Event, done func(controller.Reply, error)) {
 		p.in(10*time.Millisecond, func() { done(controller.Reply{}, errNoController) })
 		return
 	}
-	to := p.w.node(l)
+	to, sent := p.w.node(l), p.w.now
 	call(p.w.net, p.life, p.n.addr(), to.addr(), p.w.cfg.session/2, func(give func(answer)) {
 		if to.p != nil {
+			p.w.stale(ev, sent)
 			to.p.meta.propose(id, ev, func(r controller.Reply, err error) { give(answer{r, err}) })
 		}
 	}, func(a answer, err error) {

@@ -336,7 +336,9 @@ func (n *node) read(req readRequest, answer func(readAnswer)) {
 		answer(a)
 		return
 	}
-	a.batches, a.err = r.log.read(req.from, hw, 50)
+	if a.err = n.disk.read(); a.err == nil {
+		a.batches, a.err = r.log.read(req.from, hw, 50)
+	}
 	if k := len(a.batches); k > 0 {
 		p.w.checks.served(n.id, r.id, req.from, a.batches[k-1].next())
 	}

@@ -34,7 +34,7 @@ func (p *process) open(run runFile, unclean, lost []storage.ID) {
 		return
 	}
 	p.meta = m
-	alone := w.cfg.nodes == 1
+	alone := w.cfg.nodes == 1 || w.cfg.company && p.alone()
 	s := replication.NewSession(replication.SessionOptions{Session: w.cfg.session, Interval: w.cfg.heartbeat, Alone: alone}, controller.Register{
 		ID: p.n.id, UUID: p.n.uuid(), Incarnation: fmt.Sprint(p.n.starts), PreviousEpoch: run.epoch, Known: -1,
 		MinLevel: 1, MaxLevel: controller.Level, ReadyNow: alone, Unclean: unclean, Lost: lost,
@@ -46,6 +46,48 @@ func (p *process) open(run runFile, unclean, lost []storage.ID) {
 	p.in(w.between(0, time.Second), p.tick)
 	if w.cfg.mixed || !w.cfg.fsync {
 		p.in(w.between(0, w.cfg.writeBack), p.writeBack)
+	}
+}
+
+// alone reports whether there is no other broker, nor can there be without this one
+// knowing: nobody else is a member of the quorum.
+func (p *process) alone() bool {
+	if !p.meta.core.Alone() {
+		return false
+	}
+	for _, id := range p.meta.shown.Brokers() {
+		if b, _ := p.meta.shown.Broker(id); id != p.n.id || b.Fenced && p.session != nil {
+			return false
+		}
+	}
+	return true
+}
+
+// company tells the session whether there are other brokers. Company ends the lease
+// without end before it is heard of.
+func (s *session) company() {
+	p := s.p
+	if !p.w.cfg.company || p.stopping {
+		return
+	}
+	before := s.Lease()
+	s.SetAlone(p.alone(), p.now())
+	if s.Lease() != before {
+		if s.Lease() == replication.Forever {
+			p.w.counts.leftAlone++
+		}
+		s.lend()
+		p.in(0, s.pump)
+	}
+}
+
+// lend tells the replicas of the lease.
+func (s *session) lend() {
+	if l := s.Lease(); l != s.told && !s.p.stopping {
+		s.told = l
+		for _, r := range s.p.order {
+			r.core.Lease(l)
+		}
 	}
 }
 
@@ -79,12 +121,7 @@ func (m *metadata) registered() int64 {
 // has the session looked at when it is due.
 func (s *session) settle() {
 	p := s.p
-	if l := s.Lease(); l != s.told && !p.stopping {
-		s.told = l
-		for _, r := range p.order {
-			r.core.Lease(l)
-		}
-	}
+	s.lend()
 	switch {
 	case s.Err() != nil:
 		// Another life of this broker is registered, or none: begin anew.
@@ -137,9 +174,12 @@ func (s *session) heartbeat(send replication.Send) {
 		reply controller.HeartbeatReply
 		err   error
 	}
-	to := p.w.node(c)
+	to, sent := p.w.node(c), p.w.now
 	call(p.w.net, p.life, p.n.addr(), to.addr(), p.w.cfg.session, func(give func(answer)) {
 		if to.p != nil {
+			if p.w.now-sent >= veryLate {
+				p.w.counts.staleHeartbeats++
+			}
 			to.p.meta.heartbeat(*send.Heartbeat, func(a replication.Answer) { give(answer{a.Heartbeat, a.Err}) })
 		}
 	}, func(a answer, err error) {

@@ -34,6 +34,9 @@ type simConfig struct {
 	drift                []float64     // how fast the clocks of nodes are, nil for all alike
 	losses               int           // nodes that lose their disks
 	lossEvery            time.Duration // between them
+	company              bool          // brokers know when they are the only one
+	shrinks              int           // how often the cluster becomes one of a single broker
+	shrinkEvery          time.Duration // between
 	apart                time.Duration // how long messages between nodes are on their way at most, beside their delay
 	writeBack            time.Duration // between syncs in page-cache mode
 	window               int
@@ -142,7 +145,7 @@ func (c *simConfig) more(r *rand.Rand) {
 			c.drift = append(c.drift, 1+maxDrift*(2*r.Float64()-1))
 		}
 	}
-	for f := faultMove; f < faultKinds; f++ {
+	for f := faultMove; f < faultKillAll; f++ {
 		if r.IntN(2) == 0 {
 			c.faults = append(c.faults, f)
 		}
@@ -169,6 +172,35 @@ func (c *simConfig) losing(r *rand.Rand) {
 	if r.IntN(3) == 0 {
 		c.mixed = true
 		c.producers, c.consumers = max(2, c.producers), max(2, c.consumers)
+	}
+}
+
+// shrinking is what came after that, by chance of its own once more.
+func (c *simConfig) shrinking(r *rand.Rand) {
+	if c.nodes == 1 || r.IntN(6) > 0 {
+		return
+	}
+	c.company = true
+	c.shrinks = 1 + r.IntN(2)
+	c.shrinkEvery = pick(r, time.Second, 4*time.Second)
+	c.faulty += time.Duration(10+r.IntN(10)) * time.Second
+}
+
+// troubled is what came after that, in a third of the seeds.
+func (c *simConfig) troubled(r *rand.Rand) {
+	if r.IntN(3) > 0 {
+		return
+	}
+	for f := faultKillAll; f < faultKinds; f++ {
+		if r.IntN(2) == 0 {
+			c.faults = append(c.faults, f)
+		}
+	}
+	if r.IntN(3) == 0 {
+		c.disk.eioRead = 0.002
+	}
+	if r.IntN(3) == 0 {
+		c.net.late, c.net.lateness = 0.03, 10*time.Second
 	}
 }
 

@@ -47,6 +47,7 @@ type world struct {
 	processes  int
 	values     uint64
 	losses     []*mishap
+	shrunk     []*shrink
 	// quorum is what is known of the members, by who has applied most so far.
 	quorum quorum.Status
 }
@@ -110,6 +111,8 @@ func newWorld(seed uint64, log io.Writer) *world {
 	k.log = log
 	w := &world{kernel: k, seed: seed, cfg: swarm(k)}
 	w.cfg.losing(rand.New(rand.NewPCG(seed, 0x1ea9)))
+	w.cfg.shrinking(rand.New(rand.NewPCG(seed, 0x1eaa)))
+	w.cfg.troubled(rand.New(rand.NewPCG(seed, 0x1eab)))
 	w.net = newNetwork(k, &w.counts)
 	w.net.there = w.presence
 	w.hist = newHistory()
@@ -145,6 +148,7 @@ func (w *world) dump() {
 		if n.p == nil {
 			continue
 		}
+		w.trace("node %d: %+v", n.id, n.p.meta.core.Status())
 		for _, r := range n.p.order {
 			w.trace("node %d %s: %+v epochs %v cutting %v %v: %v", n.id, short(r.id), r.log.Offsets(), r.log.epochs, r.cutting, r.core.Failed(), r.core)
 		}
@@ -180,6 +184,9 @@ func (w *world) simulate() string {
 	}
 	if w.cfg.losses > 0 {
 		w.at(w.cfg.lossEvery, nil, w.lose)
+	}
+	if w.cfg.shrinks > 0 {
+		w.at(w.cfg.shrinkEvery, nil, w.shrinks)
 	}
 	w.run(w.now+w.cfg.faulty, w.over)
 	w.heal()
@@ -294,7 +301,7 @@ func (w *world) heal() {
 	w.trace("healed")
 	w.net.heal()
 	for _, n := range w.nodes {
-		n.disk.faults, n.disk.stalled = soundDisk, 0
+		n.disk.faults, n.disk.stalled, n.disk.crawl, n.disk.full = soundDisk, 0, 0, 0
 		if n.p != nil {
 			n.p.paused = 0
 		}
