@@ -255,8 +255,12 @@ func (s *shrink) grow() {
 func (s *shrink) comeBack(l *leaver) {
 	w, n := s.w, l.n
 	st, known := w.members()
+	again := known && isMember(&st, l.member)
 	switch {
-	case !l.left || !known || isMember(&st, l.member):
+	case !l.left || !known || again:
+		if l.left && again {
+			w.remove(l.member) // which a late message has brought back
+		}
 		w.at(w.between(100*time.Millisecond, 300*time.Millisecond), nil, func() { s.comeBack(l) })
 	case w.phase == phaseFaults && !l.visits && len(n.voters) > 0 && w.rng.IntN(2) == 0:
 		l.visits = true
