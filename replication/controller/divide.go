@@ -12,7 +12,8 @@ import "fmt"
 //     the last record says that it is not;
 //   - Unfence: the broker is in service, and not elected yet everywhere;
 //   - Register: the broker has left partitions or got new leader epochs, and the life
-//     is not registered before its last record: it asks again;
+//     is not registered yet: it asks again; or it is, in service at once, and not
+//     elected yet everywhere;
 //   - Elect, AlterPartitions, Reassign: each partition is for itself;
 //   - CreateTopics, AddPartitions, DeleteTopics, ForgetTopics: each topic is for itself;
 //   - SetTopicConfigs, SetBrokerConfigs: some partitions have their leader and their

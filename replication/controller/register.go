@@ -68,16 +68,23 @@ func (ev *Register) step(s *State) (Reply, []Record) {
 	}
 	after := *s
 	after.level = level
-	v := view{State: &after, broker: &b}
-	// See Divisible for the order.
+	// See Divisible for the order. A broker that was out of service leads nothing
+	// before the record that puts it into service.
+	was := b
+	if old != nil {
+		was.Fenced, was.ShuttingDown = b.Fenced || old.Fenced, old.ShuttingDown
+	}
 	if !again {
-		out = append(out, ev.restart(&v, old)...)
+		out = append(out, ev.restart(&view{State: &after, broker: &was}, old)...)
 	}
 	if old == nil || !old.equal(&b) {
 		out = append(out, &BrokerRegistered{Broker: b})
 	}
-	if again {
-		out = append(out, v.lead(ev.ID)...)
+	if again || !was.equal(&b) {
+		if s, err = s.With(out); err != nil {
+			return Reply{Errs: []error{err}}, nil
+		}
+		out = append(out, (&view{State: s}).lead(ev.ID)...)
 	}
 	return Reply{Errs: []error{nil}, Epoch: b.Epoch}, out
 }
