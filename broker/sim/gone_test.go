@@ -84,13 +84,14 @@ func (l *mishap) move(id partID, p *controller.Partition, s *controller.State) {
 	if slices.Contains(p.Removing, l.n.id) || orphan && len(target) > 0 {
 		return // it is on its way, or somebody is to lead before that
 	}
+	least := w.leastReplicas(id) // there may be fewer, in a cluster that has been small
 	for _, other := range w.someNodes(len(w.nodes)) {
 		_, registered := s.Broker(other)
-		if registered && !w.gone(other) && !slices.Contains(target, other) && len(target) < p.Factor() {
+		if registered && !w.gone(other) && !slices.Contains(target, other) && len(target) < max(p.Factor(), least) {
 			target = append(target, other)
 		}
 	}
-	if len(target) < w.leastReplicas(id) {
+	if len(target) < least {
 		return // others come back before that
 	}
 	ev := &controller.Reassign{Partitions: []controller.Reassignment{{ID: id, Replicas: target}}}
@@ -123,7 +124,7 @@ func (l *mishap) named() string {
 // succeed puts another machine in the place of one of which nothing is left.
 func (l *mishap) succeed() {
 	w := l.w
-	l.n.gone = false
+	l.n.gone, l.succeeded = false, true
 	w.counts.successors++
 	w.startAfter(l.n, 0)
 }

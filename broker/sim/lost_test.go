@@ -35,6 +35,8 @@ type mishap struct {
 	kind   lossKind
 	member uint64 // that never comes back
 	wiped  bool
+	// succeeded: there is another machine in its place.
+	succeeded bool
 	// first: the broker is unregistered before its partitions have moved.
 	first bool
 }
@@ -147,7 +149,7 @@ func (l *mishap) work() {
 			l.wipe()
 		}
 	}
-	if l.kind == lossSuccessor && l.n.gone && l.left() == "" {
+	if l.kind == lossSuccessor && l.gone() && l.left() == "" {
 		l.succeed()
 	}
 	w.describe(adminAt, func(s *controller.State) {
@@ -155,7 +157,7 @@ func (l *mishap) work() {
 			return
 		}
 		l.relieve(s)
-		if l.n.gone {
+		if l.gone() {
 			l.retire(s)
 		}
 	})
@@ -183,6 +185,9 @@ func (w *world) giveUp(id partID) {
 	})
 }
 
+// gone says that nobody is there any more, nor another one in its place.
+func (l *mishap) gone() bool { return l.n.gone && !l.succeeded }
+
 // left is what is still to be done about a loss, "" for nothing.
 func (l *mishap) left() string {
 	st, known := l.w.members()
@@ -191,7 +196,7 @@ func (l *mishap) left() string {
 		return fmt.Sprintf("member %x is to be removed", l.member)
 	case !l.wiped:
 		return "the disk is to be replaced"
-	case l.n.gone:
+	case l.gone():
 		return l.named()
 	default:
 		return ""

@@ -36,6 +36,7 @@ type leaver struct {
 	// begun says that there is no way back, left that nothing is left of it, visits that
 	// it came back with its old disk, returned that it is here again, as another member.
 	begun, left, visits, returned bool
+	knew                          uint64 // the index that it had applied when it came to visit
 }
 
 // shrinks has the cluster shrink now and then.
@@ -267,6 +268,7 @@ func (s *shrink) comeBack(l *leaver) {
 		w.counts.visits++
 		n.gone = false
 		n.start()
+		l.knew = n.p.meta.applied
 		w.at(w.between(300*time.Millisecond, 3*time.Second), nil, func() { s.leaveAgain(l) })
 	default:
 		l.returned = true
@@ -280,8 +282,9 @@ func (s *shrink) comeBack(l *leaver) {
 
 // leaveAgain is the end of a visit with the old disk.
 func (s *shrink) leaveAgain(l *leaver) {
-	if p := l.n.p; p != nil {
-		// It may register, by a word of the leader's that came late; more it does not hear.
+	if p := l.n.p; p != nil && p.meta.applied == l.knew {
+		// It may register, by a word of the leader's that came late; more it does not hear,
+		// unless a late message has made it a member again for a while.
 		if b, ok := s.w.checks.newest.Broker(l.n.id); ok && !b.Fenced || p.meta.core.Status().Active {
 			s.w.failed("members", fmt.Sprintf("node %d is no member, and it decides or its broker is in service: %+v", l.n.id, b))
 		}
