@@ -367,6 +367,24 @@ func TestHistoryGroups(t *testing.T) {
 			commit(s, 5, okay)
 			fetch(s, -1)
 		}},
+		"two hundred unknown ones of one value": {true, func(s story) {
+			commit(s, 4, okay)
+			for range 200 {
+				commit(s, 5, unknown)
+			}
+			fetch(s, 4)
+			fetch(s, 5)
+			commit(s, 4, okay)
+			fetch(s, 5)
+			fetch(s, 5)
+		}},
+		"more reads than unknown writes": {false, func(s story) {
+			commit(s, 4, okay)
+			commit(s, 5, unknown)
+			fetch(s, 5)
+			commit(s, 4, okay)
+			fetch(s, 5)
+		}},
 		"two hundred unknown ones": {true, func(s story) {
 			for i := range int64(200) {
 				commit(s, i, unknown)

@@ -88,17 +88,20 @@ func (h *history) checkGroups() []anomaly {
 // settle makes writes with an unknown outcome cheap to search. One whose value
 // no later read returned can have happened last, or never: it says nothing. One
 // that is the only writer of its value happened before the first read of it
-// returned.
+// returned. Of those that write one value no more are needed than there are reads of
+// it, and the first ones do for all that came later.
 func settle(ops []porcupine.Operation) []porcupine.Operation {
 	writers := map[int64]int{}
 	firstRead := map[int64]int64{} // when the first read of a value returned
 	lastRead := map[int64]int64{}
+	reads, kept := map[int64]int{}, map[int64]int{}
 	for _, p := range ops {
 		if a := p.Input.(access); a.write {
 			writers[a.offset]++
 			continue
 		}
 		v := p.Output.(int64)
+		reads[v]++
 		if first, ok := firstRead[v]; !ok || p.Return < first {
 			firstRead[v] = p.Return
 		}
@@ -108,9 +111,10 @@ func settle(ops []porcupine.Operation) []porcupine.Operation {
 	for _, p := range ops {
 		a := p.Input.(access)
 		if a.write && p.Return == math.MaxInt64 {
-			if lastRead[a.offset] < p.Call {
+			if lastRead[a.offset] < p.Call || kept[a.offset] == reads[a.offset] {
 				continue
 			}
+			kept[a.offset]++
 			if writers[a.offset] == 1 && firstRead[a.offset] > p.Call {
 				p.Return = firstRead[a.offset]
 			}

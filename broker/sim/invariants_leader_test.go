@@ -317,8 +317,6 @@ func (c *checker) decided(id partID, was, is *controller.Partition, s *controlle
 	if is.Leader < 0 || is.LeaderEpoch == was.LeaderEpoch {
 		return
 	}
-	clean := was.Epoch < 0 || slices.Contains(was.ISR, is.Leader) || slices.Contains(was.ELR, is.Leader)
-	if is.Recovering || !clean {
-		p.unclean[is.LeaderEpoch] = true
-	}
+	// One that comes into sync may lead by the same decision: that is a clean election.
+	p.unclean[is.LeaderEpoch] = is.Recovering
 }

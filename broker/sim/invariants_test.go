@@ -227,6 +227,9 @@ func (c *checker) took(node int32, id partID, epoch int32) {
 	// One that learns so late that it led may lack what leaders after it committed.
 	late := slices.Max(slices.Collect(maps.Keys(p.leaders))) > epoch
 	from, complete := p.missing(log)
+	if at, parted := c.parted(p, log); parted {
+		from, complete = min(from, at), false
+	}
 	if !complete && !late {
 		// The log may begin within a batch that was lost with all behind it.
 		if !c.ask(7, c.mayLose(p, epoch, max(from, log.start))) {
@@ -239,7 +242,7 @@ func (c *checker) took(node int32, id partID, epoch int32) {
 	gone := func(b batch) bool { return c.buried(p, &b) }
 	at := p.end()
 	again := slices.ContainsFunc(log.batches[log.find(at):], gone) || c.goesAgain(p, at, log)
-	if p.unclean[epoch] && !late || c.mayLose(p, epoch, at) && again {
+	if !late && (p.unclean[epoch] || c.mayLose(p, epoch, at) && again) {
 		// What was given up is back, or gone again; or the leader before goes on for a
 		// while, and what it commits behind that is lost.
 		c.forgive(p, epoch, at, log)
@@ -255,6 +258,19 @@ func (c *checker) goesAgain(p *partTrace, at int64, log *simLog) bool {
 			return b.base >= at && !c.buried(p, &b) && (j == len(log.batches) || !alike(&log.batches[j], &b))
 		})
 	})
+}
+
+// parted is where a log left the committed one, if it begins behind that: what comes
+// in front of it was not deleted, it is lost.
+func (c *checker) parted(p *partTrace, log *simLog) (at int64, parted bool) {
+	if len(log.batches) == 0 {
+		return 0, false
+	}
+	losses, b := c.h.losses[p.id], &log.batches[0]
+	if k := c.h.killer(p.id, b.epoch, b.base); k < len(losses) {
+		return losses[k].from, true
+	}
+	return 0, false
 }
 
 // missing is the first committed offset that a log does not hold.
