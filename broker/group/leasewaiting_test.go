@@ -44,10 +44,30 @@ func TestServedTakesLeave(t *testing.T) {
 		if _, _, err := l.Ack(now, busy, n, -1); err != nil {
 			t.Fatal(err)
 		}
+		if n := len(l.ready); n > 0 {
+			t.Fatalf("take %d: %d topics are kept that were offered", i, n)
+		}
 		for _, at := range []Partition{idle, busy} {
 			if n := len(l.topics[at.Topic].waiting); n > 1 {
 				t.Fatalf("take %d: %d takes are kept with topic %d", i, n, at.Topic[0])
 			}
 		}
+	}
+}
+
+// Leases are not idle while one lives, however long ago somebody has used it and
+// whenever Tick comes.
+func TestLiveLeaseIsNotIdle(t *testing.T) {
+	now := time.Unix(1000, 0)
+	l := NewLeases(&LeaseConfig{MaxWaiting: 10, Aside: time.Second, Linger: time.Minute}, now)
+	at := Partition{Topic: [16]byte{1}}
+	l.Take(now, 1, &TakeRequest{Topics: []TakeTopic{{ID: at.Topic, Partitions: 1}}, MaxPartitions: 1, LeaseTerms: LeaseTerms{Duration: time.Hour}})
+	l.Arrived(now, at)
+	l.Grant(now, 1, []Read{{At: at, First: 0, Next: 1, Count: 1, End: 1, Nonce: Nonce{1}}})
+	if l.Live() != 1 || l.Idle(now.Add(time.Minute)) {
+		t.Errorf("%d live, idle %t", l.Live(), l.Idle(now.Add(time.Minute)))
+	}
+	if _, _, err := l.Ack(now, at, Nonce{1}, -1); err != nil || !l.Idle(now.Add(time.Minute)) {
+		t.Errorf("%v, idle %t", err, l.Idle(now.Add(time.Minute)))
 	}
 }

@@ -228,9 +228,9 @@ func (s *shardScript) runGroup(d *datadriven.TestData) bool {
 	case "arrived":
 		sh.Arrived(s.now, id, Partition{Topic: topicNamed("t")})
 	case "grant":
-		sh.Grant(s.now, s.ask(d), id, s.named(s.arg(d, "of")), []Read{{
-			At: Partition{Topic: topicNamed("t")}, First: 0, Next: 5, Count: 5, End: 5, Nonce: Nonce{1},
-		}})
+		sh.Grant(s.now, s.ask(d), id, s.named(s.arg(d, "of")), fiveRead())
+	case "give-back":
+		sh.GiveBack(s.now, id, s.named(s.arg(d, "of")), fiveRead())
 	case "ack":
 		sh.Lease(s.now, s.ask(d), id, func(l *Leases, now time.Time) (LeaseInfo, LeaseEffects, error) {
 			return l.Ack(now, Partition{Topic: topicNamed("t")}, Nonce{1}, -1)
@@ -249,10 +249,17 @@ func (s *shardScript) runGroup(d *datadriven.TestData) bool {
 	return true
 }
 
+// fiveRead is what every take finds.
+func fiveRead() []Read {
+	return []Read{{At: Partition{Topic: topicNamed("t")}, First: 0, Next: 5, Count: 5, End: 5, Nonce: Nonce{1}}}
+}
+
 func (s *shardScript) offsets(d *datadriven.TestData, id string) []Change {
-	return []Change{{Group: id, Topic: "t", Offset: &Offset{
-		Topic: topicNamed("t"), Offset: s.number(d, "offset", 0), Epoch: int32(s.number(d, "leader", -1)), At: s.now.UnixMilli(), Expires: -1,
-	}}}
+	o := Offset{Topic: topicNamed("t"), Offset: s.number(d, "offset", 0), Epoch: int32(s.number(d, "leader", -1)), At: s.now.UnixMilli(), Expires: -1}
+	if after := s.number(d, "expires", 0); after > 0 { // seconds
+		o.Expires = s.now.Add(time.Duration(after) * time.Second).UnixMilli()
+	}
+	return []Change{{Group: id, Topic: "t", Offset: &o}}
 }
 
 // wait lets time pass, with a tick of the replica at each deadline.

@@ -57,3 +57,23 @@ func FuzzSubscription(f *testing.F) {
 		}
 	})
 }
+
+// What was assigned ends with its generation.
+func TestAssignmentsEnd(t *testing.T) {
+	cfg := &Config{MaxSession: time.Hour, MaxSize: 1, NewMemberID: func(string) string { return "m" }}
+	g := New("g", cfg, start)
+	join := func(id string) {
+		g.Join(start, 1, &JoinRequest{Member: Member{ID: id, Session: time.Minute, RebalanceTimeout: time.Minute}, ProtocolType: "consumer", Protocols: []Protocol{{Name: "range"}}})
+	}
+	has := func(want State, assigned string) {
+		t.Helper()
+		if m := g.Members(); g.state != want || len(m) != 1 || string(m[0].Assignment) != assigned {
+			t.Fatalf("%v, %+v", g.state, m)
+		}
+	}
+	join("")
+	g.Sync(start, 2, &SyncRequest{MemberRef: MemberRef{ID: "m", Generation: 1}, Assignments: map[string][]byte{"m": []byte("all")}})
+	has(Stable, "all")
+	join("m")
+	has(Completing, "")
+}
