@@ -123,3 +123,15 @@ func TestActionsAreAnsweredOnce(t *testing.T) {
 		t.Errorf("after three: %v, the log ends at %d", r.Failed(), l.end)
 	}
 }
+
+// A log that cannot be read is not asked again at once.
+func TestUnreadableLogPauses(t *testing.T) {
+	r, l := following(t)
+	l.err = errors.New("no disk")
+	_, asks := r.NextFetch(0)
+	l.err = nil
+	_, soon := r.NextFetch(20*ms - 1)
+	if _, later := r.NextFetch(20 * ms); asks || soon || !later {
+		t.Errorf("it asks: %t, soon %t, later %t", asks, soon, later)
+	}
+}

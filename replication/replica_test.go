@@ -24,6 +24,7 @@ type toyLog struct {
 	durable int64
 	end     int64
 	batches []toyBatch
+	err     error // of EpochEnd
 }
 
 func (l *toyLog) Offsets() storage.Offsets {
@@ -35,11 +36,11 @@ func (l *toyLog) EpochEnd(epoch int32) (found int32, end int64, err error) {
 	for i := range l.batches {
 		b := &l.batches[i]
 		if b.epoch > epoch {
-			return found, max(b.base, l.start), nil
+			return found, max(b.base, l.start), l.err
 		}
 		found, end = b.epoch, b.base+b.count
 	}
-	return found, max(end, l.start), nil
+	return found, max(end, l.start), l.err
 }
 
 // append adds a batch that is on disk at once unless lazy.
@@ -315,6 +316,21 @@ func TestOutOfRangeTellsTheEnd(t *testing.T) {
 	f.LastEpoch = -1
 	got, _, err := r.Fetch(f, 0)
 	if want := (FetchResponse{LeaderEpoch: 3, HW: 2, LogStart: 2, LeaderEnd: 12}); !errors.Is(err, ErrOffsetOutOfRange) || got != want {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
+// A follower whose newest epoch is older than all that is left of the leader's log is
+// at one with it where that log begins, and diverges behind that.
+func TestFetchBelowEveryEpoch(t *testing.T) {
+	r, l := led(t, Options{}, 10)
+	l.raise(2)
+	f := ask(2, 2)
+	f.LastEpoch = 1
+	fetched(t, r, f, 0)
+	f.Offset = 3
+	got, _, err := r.Fetch(f, 0)
+	if want := (EpochEnd{Epoch: 1, End: 2}); err != nil || got.Diverging == nil || *got.Diverging != want {
 		t.Errorf("%+v, %v", got, err)
 	}
 }
