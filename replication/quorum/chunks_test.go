@@ -201,3 +201,56 @@ func FuzzSnapshot(f *testing.F) {
 		}
 	})
 }
+
+// TestAnswersOfAnother proves that an answer counts for the snapshot that it names, of
+// one term and one index: one that comes late ends none that was begun since. Nor does
+// a follower that has entries before it.
+func TestAnswersOfAnother(t *testing.T) {
+	answer := func(term, index uint64, kind ChunkKind) Message {
+		ch := &Chunk{Term: term, Index: index, Seq: 1, Kind: kind}
+		ch.CRC = ch.sum()
+		return Message{From: 1, To: 2, Chunk: ch}
+	}
+	has := func(index uint64) Message {
+		return Message{From: 1, To: 2, Raft: &raftpb.Message{
+			Type: raftpb.MsgAppResp.Enum(), From: new(uint64(1)), To: new(uint64(2)), Term: new(uint64(6)), Index: &index,
+		}}
+	}
+	for _, tc := range []struct {
+		m      Message
+		counts bool
+	}{
+		{answer(6, 10, ChunkWanted), true},
+		{answer(6, 10, ChunkRefused), true},
+		{answer(6, 10, ChunkHave), true},
+		{answer(5, 10, ChunkWanted), false},
+		{answer(5, 10, ChunkRefused), false},
+		{answer(5, 10, ChunkHave), false},
+		{answer(6, 9, ChunkHave), false},
+		{has(10), true},
+		{has(11), true},
+		{has(9), false},
+	} {
+		c := joining(t)
+		c.streams[1] = &stream{view: view{index: 10}, term: 6, sent: []*Chunk{{}, {Seq: 1}}}
+		if err := c.Step(tc.m); err != nil {
+			t.Fatal(err)
+		}
+		if s := c.streams[1]; (s == nil || len(s.sent) == 1) != tc.counts {
+			t.Errorf("after %+v %+v: %+v", tc.m.Chunk, tc.m.Raft, s)
+		}
+	}
+}
+
+// TestRestoredIDs proves that the ids of a snapshot take the place of all that were
+// remembered: a snapshot made of them in turn has no other.
+func TestRestoredIDs(t *testing.T) {
+	c := joining(t)
+	c.remember(3, ProposalID{1})
+	ids := []seenID{{index: 2000, id: ProposalID{2}}}
+	c.restoreIDs(ids)
+	c.applied = 2000
+	if got, err := decodeIDs(c.applied, c.encodeIDs()); err != nil || !slices.Equal(got, ids) {
+		t.Errorf("%v, %v", got, err)
+	}
+}

@@ -221,6 +221,8 @@ func TestSharpEdgeI(t *testing.T) {
 		t.Fatal("a slow follower has cost the leader its term")
 	}
 	c.nodes[l.id%3+1].took = 0
+	l.took = 10
+	c.committed(l, c.propose(l, "just in time"))
 	l.took = 11
 	spoken, heir := false, uint64(0)
 	c.sent = func(m quorum.Message) {
@@ -252,6 +254,9 @@ func TestSharpEdgeI(t *testing.T) {
 	c.settle()
 	if l.out.Active || l.core.Status().Active {
 		t.Error("a slow leader acts on")
+	}
+	if err := l.core.Propose(c.id(), nil); !errors.Is(err, quorum.ErrNotLeader) {
+		t.Errorf("asked for more: %v", err)
 	}
 	l.took = 0
 	c.tick(25)

@@ -272,3 +272,39 @@ func TestProposalsAreBounded(t *testing.T) {
 		t.Errorf("one more: %v", err)
 	}
 }
+
+// TestPromoteToSize proves that an even QuorumSize is no reason for one voter more than
+// it says, nor for an even number of them.
+func TestPromoteToSize(t *testing.T) {
+	c, first := one(t, quorum.Options{QuorumSize: 2})
+	for id := range uint64(2) {
+		c.add(id+2, nil)
+		c.learner(id + 2)
+	}
+	c.tick(60)
+	if st := first.core.Status(); !slices.Equal(st.Voters, []uint64{1}) || len(st.Learners) != 2 {
+		t.Errorf("%+v", st)
+	}
+}
+
+// TestChangeOnce proves that a change of members that is proposed again is made once,
+// also if it would make sense again by then.
+func TestChangeOnce(t *testing.T) {
+	c, n := one(t, quorum.Options{})
+	added := c.id()
+	add := func() {
+		t.Helper()
+		if err := n.core.AddLearner(added, 2); err != nil {
+			t.Fatal(err)
+		}
+		c.work(n)
+		c.committed(n, added)
+	}
+	add()
+	c.until(func(l *node, id quorum.ProposalID) error { return ignoreRefused(l.core.Remove(id, 2)) })
+	delete(n.ended, added)
+	add()
+	if st := n.core.Status(); len(st.Learners) != 0 {
+		t.Errorf("%+v", st)
+	}
+}
