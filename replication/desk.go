@@ -14,14 +14,14 @@ import (
 // Errors of proposals.
 var (
 	// ErrUnknownOutcome says that leadership was lost before it was known whether
-	// the decision is committed, or that not all parts of it could be proposed: it may
-	// be in force, or a part of it, now, later, or never.
+	// the decision is committed, or that not all parts of it could be proposed: it, or
+	// the first parts of it, may be in force now, later, or never.
 	ErrUnknownOutcome = errors.New("the outcome of the change of metadata is unknown")
-	// ErrTooManyProposals says that as much as may be is under way, or leadership
-	// being handed over: nothing was proposed.
+	// ErrTooManyProposals says that as much as may be is under way, or that the
+	// leadership is being handed over: nothing was proposed.
 	ErrTooManyProposals = errors.New("too many changes of metadata at a time")
 	// ErrChangeTooLarge says that a decision, or the item of it that has the error,
-	// has too many bytes of records: nothing of that was proposed.
+	// takes too many bytes of records: of that nothing was proposed.
 	ErrChangeTooLarge = controller.ErrTooLarge
 	// ErrRepeated says that a proposal of that id is committed, but its reply is
 	// not known any more: nothing was proposed.
@@ -203,7 +203,7 @@ func (d *Desk) decide(w waiting, ev controller.Event, now time.Duration) (a Answ
 		if err := d.propose(next.id, p.data); err != nil {
 			d.active.Undo(records[:p.from])
 			if i > 0 {
-				err = fmt.Errorf("%w: after %d parts of %d: %v", ErrUnknownOutcome, i, len(parts), err) //nolint:errorlint // something was proposed
+				err = fmt.Errorf("%w: after %d parts of %d: %v", ErrUnknownOutcome, i, len(parts), err) //nolint:errorlint // err would say that nothing was proposed
 			}
 			return Answer{ID: w.id, Err: err}, false
 		}

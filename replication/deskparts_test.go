@@ -261,8 +261,8 @@ func TestDeskItems(t *testing.T) {
 	}
 }
 
-// Of a request that the quorum takes in part nothing is known: who asks again is
-// told what there is.
+// If the quorum takes only the first parts of a request, the outcome is unknown, and
+// who asks again has the rest done.
 func TestDeskItemsRefused(t *testing.T) {
 	s := deskOfThree(t)
 	s.desk.o.PartBytes, s.core.room = 4<<10, 2

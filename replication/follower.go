@@ -64,7 +64,7 @@ const (
 	Append                     // append the batches that came, if any, as they are
 	Truncate                   // cut the log off at Offset
 	Restart                    // drop the whole log and begin it anew at Offset
-	Raise                      // have the log begin at Offset, its end: what is before it counts no more
+	Raise                      // raise the log's start to Offset, its end: the log is empty then
 	Fail                       // nothing: this replica cannot follow, Failed says why
 )
 
@@ -116,8 +116,9 @@ func (r *Replica) Fetched(asked *FetchRequest, got *FetchResponse, err error, no
 		// Nothing else of the answer counts (KAFKA-14704).
 		return r.diverged(*got.Diverging, got, now)
 	case got.LogStart == o.End && o.Start < o.End:
-		// What the two logs had before that cannot be compared any more. Nothing is
-		// appended behind it, and the leader's first batch may begin in front of it.
+		// The leader has deleted all that this log has, so nobody can tell any more
+		// whether the two were equal. It goes before anything is appended: the leader's
+		// first batch may begin before Offset, and would not fit behind what is there.
 		return r.act(Action{Kind: Raise, Offset: o.End})
 	}
 	return r.act(Action{Kind: Append, Offset: asked.Offset})

@@ -49,6 +49,10 @@ func TestFetchedIsChecked(t *testing.T) {
 			got.LogStart = 10
 			return ErrOffsetOutOfRange
 		}, Ignore, true},
+		{"the leader's log begins where this one ends", func(_ *FetchRequest, got *FetchResponse, _ *toyLog) error {
+			got.LogStart = 10
+			return nil
+		}, Raise, false},
 		{"diverging where it ends", func(_ *FetchRequest, got *FetchResponse, _ *toyLog) error {
 			got.Diverging = &EpochEnd{Epoch: 2, End: 10}
 			return nil

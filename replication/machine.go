@@ -180,8 +180,8 @@ type part struct {
 	from int
 }
 
-// encodeParts makes entries of records, each of which ends once it has so many bytes,
-// before the next record that may begin another. There is one at least.
+// encodeParts makes entries of records, at least one. An entry that has so many bytes
+// ends before the next record, by its place, that divisible lets begin another.
 func encodeParts(records []controller.Record, bytes int, divisible func(i int) bool) []part {
 	parts := []part{{data: []byte{listVersion}}}
 	for i, r := range records {

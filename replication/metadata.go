@@ -28,8 +28,8 @@ type MetadataOptions struct {
 	Registerer prometheus.Registerer
 }
 
-// maxProposals is how many proposals of callers may be under way; the other callers
-// wait.
+// maxProposals is how many proposals may be under way, those included whose callers
+// have gone. Further callers wait.
 const maxProposals = 256
 
 // Metadata is a node's part of the metadata: it applies the log of the quorum, and
@@ -168,11 +168,12 @@ func (m *Metadata) Status() quorum.Status { return m.shown.Load().status }
 // Hash is the newest hash of the state that the log makes up to an index.
 func (m *Metadata) Hash() StateHash { return m.shown.Load().hash }
 
-// Propose decides about ev, and returns when the outcome is committed and saved.
-// When ctx ends before, as the disk may hang, what is proposed goes on by itself and
-// the error is ErrUnknownOutcome too; else nothing is proposed. Other errors:
-// *NotControllerError, ErrUnknownOutcome, ErrTooManyProposals, ErrChangeTooLarge, and
-// what the store says when it has no room or has failed.
+// Propose decides about ev, and returns when the outcome is committed and saved. If
+// ctx ends before the decision is proposed, nothing is. If it ends later, as it may
+// while the disk hangs, the decision goes on by itself, and the error is
+// ErrUnknownOutcome besides the cause of ctx. Other errors: *NotControllerError,
+// ErrUnknownOutcome, ErrTooManyProposals, ErrChangeTooLarge, and what the store says
+// when it has no room or has failed.
 func (m *Metadata) Propose(ctx context.Context, ev controller.Event) (controller.Reply, error) {
 	select {
 	case m.slots <- struct{}{}:
@@ -231,8 +232,8 @@ func (m *Metadata) after(core *quorum.Core, out quorum.Output) {
 	}
 }
 
-// answer gives an answer to who waits for it, and the next one the turn: only now,
-// for a proposal whose caller has gone is still under way.
+// answer tells the caller of a proposal what became of it, and lets the next one
+// propose. Not before: a proposal is under way even if its caller has gone.
 func (m *Metadata) answer(a Answer) {
 	if caller, ok := m.callers[a.ID]; ok {
 		delete(m.callers, a.ID)

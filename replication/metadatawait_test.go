@@ -9,9 +9,9 @@ import (
 	"leat/storage/disk"
 )
 
-// Who proposes while the disk hangs is answered when its context ends, and that the
-// outcome is unknown. What it has proposed is committed all the same when the disk
-// goes on, and has its turn until then.
+// Who proposes while the disk hangs is told, when its context ends, that the outcome
+// is unknown. What it has proposed is committed all the same when the disk goes on, and
+// has a turn until then.
 func TestMetadataAnswersInTime(t *testing.T) {
 	fs := disk.NewMem()
 	m := openMetadata(t, openMeta(t, fs))
@@ -41,6 +41,7 @@ func TestMetadataAnswersInTime(t *testing.T) {
 	}
 	close(hold)
 	propose(t, m, creation("next"))
+	m.Close() // a turn ends just after its answer
 	if s := m.State(); s.TopicNamed("slow") == nil || s.TopicNamed("never") != nil || len(m.slots) != 0 {
 		t.Errorf("%d topics, %d have a turn", len(s.Topics()), len(m.slots))
 	}

@@ -48,7 +48,7 @@ type Session struct {
 	err      error
 	lease    Instant
 	applied  uint64
-	// known is the epoch in which the applied metadata has the broker, -1 for none.
+	// known is the broker epoch in the metadata that was applied, -1 for none.
 	known int64
 	// ready says that the logs are recovered, wantFence that the broker wants
 	// out of service, as one whose disk stalls.
@@ -86,9 +86,10 @@ func (s *Session) Err() error { return s.err }
 // is fenced or asks for it, ends, or has got company.
 func (s *Session) Lease() Instant { return s.lease }
 
-// Applied says up to which index of the metadata log the broker has applied it,
-// and in which epoch it is registered there, -1 for not at all. A registration
-// that was refused for a later one is sent again when that is known.
+// Applied says up to which index the broker has applied the metadata log, and the
+// epoch in which it is registered there, -1 for not at all. A registration that was
+// refused because the controller knew of a later one (Register.Known) is sent again
+// as soon as that one is applied.
 func (s *Session) Applied(index uint64, registered int64) {
 	s.applied = max(s.applied, index)
 	if s.known != registered {
@@ -109,10 +110,11 @@ func (s *Session) WantFence(out bool, now Instant) {
 	}
 }
 
-// SetAlone says whether there is another broker. The first that comes ends the
-// lease without end, before it can be elected: it is renewed by a heartbeat. Who is
-// left alone in service has it at once, who is left fenced when it is back in
-// service; nobody has to take over from who is about to stop.
+// SetAlone says whether this broker is the only one, whose lease has no end. The
+// first other that comes ends that lease, before it can be elected; from then on
+// heartbeats renew it. A broker that is left alone has a lease without end at once
+// if it is in service, and if it is fenced as soon as it is back in service. If it
+// waits for others to take over what it leads, it may stop.
 func (s *Session) SetAlone(alone bool, now Instant) {
 	switch {
 	case alone == s.o.Alone:
