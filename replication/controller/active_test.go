@@ -70,7 +70,7 @@ func (s *script) events(events []Event) {
 	}
 }
 
-// So many leaderships move at a time.
+// At most ActiveOptions.Moves leaderships move at a time.
 func TestMoves(t *testing.T) {
 	a := serving(t)
 	topic := &CreateTopics{Topics: []NewTopic{{ID: id(1), Name: "t", Assignments: map[int32][]int32{0: {2, 1}, 1: {2, 1}, 2: {2, 1}}}}}

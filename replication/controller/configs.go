@@ -85,9 +85,9 @@ func merged(set map[string]string, wanted map[string]*string) map[string]string 
 }
 
 // reconsider decides again, with new configs, about the partitions of a topic that
-// have eligible leaders beside the ISR or no leader. Where min.insync.replicas
-// falls the high watermark moves again, past what the former hold: it does not
-// before they are none any more, since the configs come last.
+// have eligible leaders beside the ISR or no leader. Once min.insync.replicas has
+// fallen the high watermark may rise past what such eligible leaders hold. By then
+// they are none any more, since the records of the configs come last.
 func (v *view) reconsider(t *Topic) (out []Record) {
 	for i := range t.Partitions.Len() {
 		if p := t.Partitions.At(i); len(p.ELR) > 0 || p.Leader < 0 {

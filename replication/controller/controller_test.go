@@ -18,13 +18,8 @@ func register(n int32) *Register {
 	return &Register{ID: n, UUID: "u", PreviousEpoch: -1, Known: -1, MinLevel: 1, MaxLevel: Level, ReadyNow: true}
 }
 
-// knows is the epoch of a broker that has applied the whole state.
-func knows(s *State, n int32) int64 {
-	if b, ok := s.Broker(n); ok {
-		return b.Epoch
-	}
-	return -1
-}
+// knows is the Register.Known of a broker that has applied the whole state.
+func knows(s *State, n int32) int64 { return epochOf(s.brokers[n]) }
 
 // again is the start of a node that has applied the whole state.
 func again(s *State, n int32) *Register {

@@ -2,11 +2,11 @@ package controller
 
 import "fmt"
 
-// Divisible reports whether the records of an event may be committed in two parts, of
-// which the second begins with record i, the first being 0. After each part the state
-// is one that other events could have led to, so that nothing is wrong if the next one
-// never is committed, and the same event, or what Active has due, decides about the
-// rest:
+// Divisible reports whether what Step decided about an event may be committed in two
+// parts, the second of which begins with records[i], i ≥ 1. After each part the state
+// is one that other events could have led to. So nothing is wrong if the next part is
+// never committed: the same event, when it comes again, or what Active has due decides
+// about the rest. After a part:
 //
 //   - Fence, ShutDown: the broker has left some partitions, and is in service until
 //     the last record says that it is not;
@@ -14,10 +14,11 @@ import "fmt"
 //   - Register: the broker has left partitions or got new leader epochs, and the life
 //     is not registered yet: it asks again; or it is, in service at once, and not
 //     elected yet everywhere;
-//   - Elect, AlterPartitions, Reassign: each partition is for itself;
-//   - CreateTopics, AddPartitions, DeleteTopics, ForgetTopics: each topic is for itself;
+//   - Elect, AlterPartitions, Reassign: each partition is decided by itself;
+//   - CreateTopics, AddPartitions, DeleteTopics, ForgetTopics: each topic is
+//     decided by itself and never divided;
 //   - SetTopicConfigs, SetBrokerConfigs: some partitions have their leader and their
-//     eligible leaders by the configs that are to be, which come last and all together.
+//     eligible leaders by the new configs already, which come last and all together.
 func Divisible(ev Event, records []Record, i int) bool {
 	switch ev.(type) {
 	case *Fence, *ShutDown, *Unfence, *Register, *Elect, *AlterPartitions, *Reassign, *DeleteTopics, *ForgetTopics:
@@ -37,27 +38,30 @@ func Divisible(ev Event, records []Record, i int) bool {
 	}
 }
 
-// What a decision may take: maxItemBytes is for one item, which is one commit, and
-// maxEventBytes for all items of one event.
+// The limits of what is decided about one event.
 const (
-	maxItemBytes  = 6 << 20
+	// maxItemBytes is how many bytes the records of one item may take, such as a topic
+	// of a CreateTopics: they are committed together.
+	maxItemBytes = 6 << 20
+	// maxEventBytes is how many those of all items may take.
 	maxEventBytes = 40 << 20
-	// partitionBytes is what a partition takes at least: what cannot fit is refused
-	// before it is made.
+	// partitionBytes is what the record of a partition takes at least: an item that
+	// cannot fit is refused before its records are made.
 	partitionBytes = 24
 )
 
-// size is records that items make, and the bytes that they take.
-type size struct {
+// items collects the records that the items of an event make, within the limits. An
+// item that does not fit is refused, and smaller ones after it may still fit.
+type items struct {
 	records []Record
 	bytes   int
 }
 
-// add takes the records of one more item, all or none: ErrTooLarge.
-func (s *size) add(item []Record) error {
+// add takes in the records of one more item, or none of them: ErrTooLarge.
+func (s *items) add(item []Record) error {
 	n := 0
 	for _, r := range item {
-		n += len(Encode(r)) + 5 // its length, at the most
+		n += len(Encode(r)) + 5 // at most so many for the length in front of it
 	}
 	if err := s.fits(n); err != nil {
 		return err
@@ -66,8 +70,8 @@ func (s *size) add(item []Record) error {
 	return nil
 }
 
-// fits says whether one more item of so many bytes may come.
-func (s *size) fits(bytes int) error {
+// fits is ErrTooLarge if one more item of so many bytes is too much.
+func (s *items) fits(bytes int) error {
 	switch {
 	case bytes > maxItemBytes:
 		return fmt.Errorf("%w: at least %d bytes, there may be %d", ErrTooLarge, bytes, maxItemBytes)

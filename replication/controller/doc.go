@@ -15,10 +15,15 @@
 // that the state is the log compacted by key and a start reads the state alone.
 //
 // Brokers register, are fenced when they are not heard of, and shut down by asking
-// (register.go). Every change of a partition, whatever led to it, is built in
+// (register.go). A registration names the life of the broker before it that it knows
+// of, so that one that comes late ends no later life, and the partitions of which
+// acknowledged records may be lost. Every change of a partition, whatever led to it, is built in
 // change.go: epochs, the ISR, eligible leader replicas (KIP-966), the end of a
 // reassignment (KIP-455) and the election. Who may lead or be in sync is decided
 // by one test, Eligible (KIP-841, KIP-903).
+//
+// A decision with many records may be committed in parts, between which the state is
+// legal; what one request may take is bounded (divide.go).
 //
 // Active (active.go, heartbeat.go) is the soft state of the one controller that
 // decides: what it proposed and has not seen committed, and when it heard of each

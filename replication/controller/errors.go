@@ -35,8 +35,8 @@ var (
 	ErrInvalidUpdateVersion = errors.New("invalid update version")
 	// ErrIneligibleReplica says that a broker may not enter the ISR now.
 	ErrIneligibleReplica = errors.New("ineligible replica")
-	// ErrTooLarge says that an item of a request, or it and those before it, takes
-	// more records than there may be.
+	// ErrTooLarge says that the records of an item of a request, or those of it and
+	// the items before it, take more bytes than they may: nothing of the item is done.
 	ErrTooLarge = errors.New("the change of metadata is too large")
 	// ErrNewLeaderElected says that the change was made and another leads now.
 	ErrNewLeaderElected = errors.New("new leader elected")

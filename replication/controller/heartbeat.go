@@ -123,7 +123,7 @@ func (a *Active) Heartbeat(h Heartbeat, now Instant) (HeartbeatReply, []Event) {
 		Fenced:   b.Fenced || known == nil || known.Epoch != h.Epoch || known.Fenced,
 	}
 	switch {
-	case b.Fenced && (h.WantShutDown || l.gone): // what it said before that may come after it
+	case b.Fenced && (h.WantShutDown || l.gone): // a heartbeat of before its last word may come after it
 		reply.MayStop = true
 	case b.Fenced && reply.CaughtUp && !h.WantFence:
 		return reply, []Event{&Unfence{ID: h.ID, Epoch: h.Epoch}}

@@ -8,7 +8,7 @@ import (
 )
 
 // AddPartitions gives topics more partitions, each by itself: Reply.Errs tells
-// which.
+// which. ErrTooLarge is as for CreateTopics.
 type AddPartitions struct{ Topics []MorePartitions }
 
 // MorePartitions is one topic of an AddPartitions.
@@ -22,7 +22,7 @@ type MorePartitions struct {
 
 func (ev *AddPartitions) step(s *State) (Reply, []Record) {
 	reply := Reply{Errs: make([]error, len(ev.Topics))}
-	var out size
+	var out items
 	seen := map[storage.TopicID]bool{}
 	for i := range ev.Topics {
 		more := &ev.Topics[i]

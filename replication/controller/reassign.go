@@ -14,7 +14,7 @@ var ErrNoReassignment = errors.New("no reassignment in progress")
 // Reassign moves partitions to other replicas (KIP-455), each by itself:
 // Reply.Errs tells which. The new replicas are added, and once every one that is
 // to stay is in sync the old ones go (KAFKA-15665). A reassignment that is on its
-// way is replaced.
+// way is replaced. ErrTooLarge is as for CreateTopics.
 type Reassign struct{ Partitions []Reassignment }
 
 // Reassignment is one partition of a Reassign.
@@ -27,7 +27,7 @@ type Reassignment struct {
 
 func (ev *Reassign) step(s *State) (Reply, []Record) {
 	reply := Reply{Errs: make([]error, len(ev.Partitions))}
-	var out size
+	var out items
 	v := viewOf(s)
 	seen := map[storage.ID]bool{}
 	for i := range ev.Partitions {

@@ -13,15 +13,15 @@ import (
 type Register struct {
 	ID                int32
 	UUID, Incarnation string
-	// PreviousEpoch is the broker epoch that the directory was closed in, or
-	// whatever it ran in if all that it acknowledged is on disk for certain, but for
-	// Lost. Any other than the registered, as -1, says that acknowledged records may
-	// be lost of every partition.
+	// PreviousEpoch is the broker epoch that the directory was closed in, or the last
+	// that it ran in if all that it acknowledged is on disk for certain, except for
+	// Lost. Any epoch but the registered one, as -1, says that acknowledged records of
+	// every partition may be lost.
 	PreviousEpoch int64
-	// Known is the epoch in which the broker has seen itself registered last, -1 if
-	// it is not. Where that is not so any more the request came late, or the broker
-	// has to apply more: it is refused as stale, and may come again. A life that came
-	// late would take the id over from a later one, which may hold a lease.
+	// Known is the epoch in which the broker is registered by the metadata that it has
+	// applied, -1 for not at all. If that is not the newest, the request came late or
+	// the broker has to apply more: ErrStaleBrokerEpoch, and it may ask again. A late
+	// request would take the id away from a later life, which may hold a lease.
 	Known              int64
 	Rack               string
 	Endpoints          []Endpoint
@@ -32,9 +32,9 @@ type Register struct {
 	// Unclean lists the partitions whose log end may have gone back: the broker
 	// does not lead them in the same leader epoch again.
 	Unclean []storage.ID
-	// Lost lists those of which acknowledged records may be lost too: after a power
-	// cut all that were in page-cache mode when what was not on the disk yet was
-	// acknowledged. The broker stays an eligible leader of the others (KIP-966).
+	// Lost lists the partitions of which acknowledged records may be lost: after a
+	// power cut, those that acknowledged in page-cache mode what was not on the disk
+	// yet. Of the others the broker stays an eligible leader (KIP-966).
 	Lost []storage.ID
 }
 
@@ -180,8 +180,9 @@ type ShutDown struct {
 // one, until its partitions are reassigned.
 type Unregister struct {
 	ID int32
-	// Epoch is the life that is meant, as the asker knows it. A request that comes
-	// late, or again, does not end the next one, which is fenced while it starts.
+	// Epoch is the broker epoch of the life that is meant. A request that comes late,
+	// or again, does not end a later life, which is fenced while it starts:
+	// ErrStaleBrokerEpoch.
 	Epoch int64
 }
 

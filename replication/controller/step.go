@@ -58,15 +58,15 @@ type NewTopic struct {
 	Configs map[string]string
 }
 
-// CreateTopics makes topics, each by itself: Reply.Errs tells which, ErrTooLarge being
-// for those that are too much for one request. One that comes
-// again, and late, does not bring back what was deleted meanwhile: brokers may yet have
-// to remove the data of that id.
+// CreateTopics makes topics, each by itself: Reply.Errs tells which. A topic that is
+// too large, or too much with those before it in the request, has ErrTooLarge. A request
+// that comes again, and late, does not bring back what was deleted meanwhile: brokers
+// may yet have to remove the data of that id.
 type CreateTopics struct{ Topics []NewTopic }
 
 func (ev *CreateTopics) step(s *State) (Reply, []Record) {
 	reply := Reply{Errs: make([]error, len(ev.Topics))}
-	var out size
+	var out items
 	seen, ids := map[string]bool{}, map[storage.TopicID]bool{}
 	for i := range ev.Topics {
 		t := &ev.Topics[i]
