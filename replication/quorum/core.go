@@ -20,7 +20,8 @@ type Core struct {
 
 	// What is applied, in memory: the machine is there too.
 	applied uint64
-	// membersAt is the entry that has made the members what they are, or a later one.
+	// membersAt is the index of the entry that has made the members what they are, or
+	// of a later one.
 	membersAt uint64
 	seen      map[ProposalID]uint64
 	window    [dedupeWindow]seenID // by index
@@ -207,9 +208,9 @@ func (c *Core) Forget(peer uint64) error {
 }
 
 // Propose asks for data to be committed; the end comes as an Ended with the id.
-// ErrNotLeader, ErrDropped and ErrTooLarge mean that it never will be; an
-// ErrUnknownOutcome, that one with that id is under way, and has one end. data must not
-// be changed any more.
+// ErrNotLeader, ErrDropped and ErrTooLarge mean that it never will be.
+// ErrUnknownOutcome means that a proposal with that id is under way already: there is
+// one Ended for both. data must not be changed any more.
 func (c *Core) Propose(id ProposalID, data []byte) error {
 	if len(data) > c.o.MaxProposalBytes {
 		return ErrTooLarge

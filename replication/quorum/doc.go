@@ -24,13 +24,15 @@
 // # Members
 //
 // A member is a voter or a learner. The leader makes voters of learners while there
-// are fewer than Options.QuorumSize, and has one take the place of a voter that is
-// silent for Options.ReplaceTicks. That one comes back as a learner.
+// are fewer voters than Options.QuorumSize, and has a learner take the place of a
+// voter that has been silent for Options.ReplaceTicks (Replace). That voter comes back
+// as a learner.
 //
 // Raft counts by the members that a node has applied. A change has ended only when
-// every voter that answers has applied it, which Message.Applied tells the leader:
-// if the leader alone had, and lost its disk, the others would look for a majority
-// of members that may not be there any more.
+// every voter that answers has applied it (Status.Settled), which the leader learns
+// from Message.Applied: if the leader alone had, and lost its disk, the others would
+// look for a majority of members that may not be there any more. For the same reason a
+// leader that is removed appends nothing behind its removal.
 //
 // # Keys
 //

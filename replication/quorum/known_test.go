@@ -101,7 +101,7 @@ func TestPromotedIsKnown(t *testing.T) {
 
 // TestTwoRemovals proves that a node that has the removal of two voters in its log,
 // and was never told that they are committed, is no majority together with one that
-// knows of neither, while the leader is one alone (bug 54).
+// knows of neither, while the leader is one alone.
 func TestTwoRemovals(t *testing.T) {
 	c := newCluster(t, quorum.Options{}, 1, 2, 3)
 	watch(c)

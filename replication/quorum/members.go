@@ -12,10 +12,11 @@ import (
 )
 
 // AddLearner makes node, which is no member, one that gets the log and has no vote.
-// One change of members is made at a time: ErrDropped until the last is applied. It
-// ends as Committed when every voter that answers knows of it: then a node that it
-// removes can be thrown away, and it bears what it should if any other is lost.
-// ErrRefused says that it makes no sense, perhaps for it was made before.
+// One change of members is made at a time: ErrDropped until the last is applied. A
+// change ends as Committed when every voter that answers has applied it: from then on
+// a node that it removes can be thrown away, and the cluster survives the loss of as
+// many voters as its new members say. ErrRefused says that it makes no sense for these
+// members, perhaps because it was made before.
 func (c *Core) AddLearner(id ProposalID, node uint64) error {
 	return c.change(id, single(raftpb.ConfChangeAddLearnerNode, node))
 }
@@ -31,15 +32,16 @@ func (c *Core) Promote(id ProposalID, nodes ...uint64) error {
 }
 
 // Replace makes a voter of the learner by and a learner of the voter gone, in one
-// step. The rest is as for AddLearner.
+// step, so that the number of voters stays. The rest is as for AddLearner.
 func (c *Core) Replace(id ProposalID, gone, by uint64) error {
 	return c.change(id, single(raftpb.ConfChangeAddNode, by), single(raftpb.ConfChangeAddLearnerNode, gone))
 }
 
-// Remove makes node no member any more. A leader that is removed steps down when
-// that is committed; it proposes nothing meanwhile, and leaves it to the next one to
-// see that all know: the outcome is Unknown, and ErrRefused there says that it is
-// done. Before that its vote may still be needed. The rest is as for AddLearner.
+// Remove makes node no member any more. A leader that is removed proposes nothing
+// more, and steps down when its removal is committed; it cannot see that all others
+// know, so the outcome is Unknown. Ask the next leader: ErrRefused there says that it
+// is done. Before that the vote of the removed node may still be needed. The rest is as
+// for AddLearner.
 func (c *Core) Remove(id ProposalID, node uint64) error {
 	return c.change(id, single(raftpb.ConfChangeRemoveNode, node))
 }
@@ -59,7 +61,7 @@ func (c *Core) change(id ProposalID, changes ...*raftpb.ConfChangeSingle) error 
 			return ErrDropped
 		case len(changes) > 0 && permitted(c.log.members, cc):
 		case !c.settled():
-			return ErrDropped // it may have been made, and then not all know of it yet
+			return ErrDropped // perhaps it was made before, and not all know of that yet
 		default:
 			return ErrRefused
 		}
@@ -71,20 +73,20 @@ func (c *Core) change(id ProposalID, changes ...*raftpb.ConfChangeSingle) error 
 	})
 }
 
-// removes says that a change takes the vote of a node.
+// removes reports whether a change takes away the vote of a node.
 func removes(cc *raftpb.ConfChangeV2, id uint64) bool {
 	return slices.ContainsFunc(cc.Changes, func(ch *raftpb.ConfChangeSingle) bool {
 		return ch.GetType() != raftpb.ConfChangeAddNode && ch.GetNodeId() == id
 	})
 }
 
-// removesSelf says that the log has a removal of this node that is not applied. A
-// leader that goes leaves nothing behind it in its log: when it has gone, others may
-// not know yet that it did, and they could not win its vote with logs that are
-// shorter, nor could it stand for election itself.
+// removesSelf reports whether the log has a removal of this node, or of its vote, that
+// is not applied. The leader that it removes must append nothing behind it. Others may
+// not know yet that it is committed, and then need this node's vote: they would not get
+// it with logs that are shorter, and this node cannot stand for election any more.
 func (c *Core) removesSelf() bool {
 	if slices.Contains(c.log.members.LearnersNext, c.o.ID) {
-		return true // the entry that ends it is yet to come
+		return true // half done: the entry that makes this node a learner is to come
 	}
 	for i := c.applied + 1; i <= c.log.last(); i++ {
 		if cc, _, err := decodeChange(c.log.at(i)); err == nil && cc != nil && removes(cc, c.o.ID) {

@@ -28,9 +28,10 @@ type Options struct {
 	// QuorumSize is up to how many voters the leader promotes learners that have
 	// caught up; 0: it promotes nobody by itself.
 	QuorumSize int
-	// ReplaceTicks is after how many ticks without an answer of a voter the leader
-	// has a learner that has caught up take its place. Zero means 24,000, which is
-	// ten minutes of 25 ms; below zero it never does, nor if QuorumSize is 0.
+	// ReplaceTicks is after how many ticks without an answer from a voter the leader
+	// has a learner that has caught up take its place, at least ElectionTicks. Zero
+	// means 24,000, which is ten minutes at 25 ms a tick. Below zero it never does,
+	// nor does it if QuorumSize is 0.
 	ReplaceTicks int
 	// ElectionTicks is after how many ticks without its leader a node stands for
 	// election, at least; zero means 10. HeartbeatTicks is how often a leader is
@@ -56,7 +57,8 @@ const (
 	maxInflight         = 256
 	maxUncommittedBytes = 64 << 20
 	maxCommittedBytes   = 4 << 20
-	// maxPending is how many proposals may be without an end; more are dropped.
+	// maxPending is how many proposals of a leader may be without an end; more are
+	// dropped.
 	maxPending = 4096
 	// maxReads is how many reads may wait for a quorum; more are dropped.
 	maxReads = 1024

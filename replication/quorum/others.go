@@ -13,7 +13,7 @@ import (
 // promoteLag is how many entries behind a learner may be that becomes a voter.
 const promoteLag = 64
 
-// other is another member, as this leader has heard of it in its term.
+// other is another member, as far as this leader has heard of it in its term.
 type other struct {
 	silent  int    // ticks since it has answered
 	applied uint64 // what it says that it has applied
@@ -40,8 +40,9 @@ func (c *Core) tickOthers() {
 	c.endChanges()
 }
 
-// heard notes what a message to this leader says about the member it is from. Only
-// answers count as a sign of life: who stands for election does not hear the leader.
+// heard notes what a message to this leader says about the member that it is from.
+// Only answers are a sign of life: a node that stands for election sends messages too,
+// and does not hear the leader.
 func (c *Core) heard(m Message) {
 	if c.observe(); c.term == 0 || !isMember(c.log.members, m.From) {
 		return
@@ -54,10 +55,10 @@ func (c *Core) heard(m Message) {
 	c.endChanges()
 }
 
-// settled says that all voters that answer know, durably, who the members are. Raft
-// goes by the members that a node has applied. While only the leader has applied
-// that some are voters, or are none any more, and it is lost, the others look for a
-// majority of those that were there before: perhaps for ever.
+// settled reports whether all voters that answer know, durably, who the members are.
+// Raft goes by the members that a node has applied. If the leader is lost while it alone
+// has applied that some are voters, or are none any more, the others look for a majority
+// of the members of before: perhaps for ever.
 func (c *Core) settled() bool {
 	return !joint(c.log.members) && !slices.ContainsFunc(c.log.members.Voters, func(id uint64) bool {
 		o := c.others[id]
@@ -65,7 +66,7 @@ func (c *Core) settled() bool {
 	})
 }
 
-// endChanges ends the changes of members that are applied, when all know of them.
+// endChanges ends the changes of members that are applied, once all know of them.
 func (c *Core) endChanges() {
 	if len(c.settling) == 0 || c.term == 0 || !c.settled() {
 		return
@@ -95,7 +96,7 @@ func (c *Core) peers() (peers []Peer) {
 	return peers
 }
 
-// mayChange says that this leader may change the members by itself.
+// mayChange reports whether this leader may change the members by itself.
 func (c *Core) mayChange() bool {
 	return c.o.QuorumSize > 0 && len(c.log.members.Learners) > 0 && !c.changing && c.active() && c.settled()
 }
@@ -118,8 +119,8 @@ func (c *Core) promote() error {
 
 // replace has a learner take the place of a voter that is dead, see ReplaceTicks. The
 // dead one stays a member: when it is back it gets the log, which says that it is a
-// learner, and may take somebody's place itself. Before that it can elect nobody, for
-// a majority of those that it takes for voters has the change in its log.
+// learner, and may take the place of another. Until then it cannot be elected, for a
+// majority of those that it takes for voters has the change in its log.
 func (c *Core) replace() error {
 	if c.o.ReplaceTicks < 0 || !c.mayChange() {
 		return nil
@@ -149,9 +150,10 @@ func readyLearners(peers []Peer, last uint64) (ready []uint64) {
 	return ready
 }
 
-// replacement is the voter that is silent for longest, if that is long enough, and
-// the learner that takes its place. Without a majority of the voters there is none,
-// this leader being one: a voter that is silent for answerTicks counts as lost.
+// replacement finds the voter that has been silent for longest, if for replaceTicks or
+// more, and the learner that takes its place. There is none unless a majority of the
+// voters answers: this leader, and those that have been silent for less than
+// answerTicks.
 func replacement(peers []Peer, last uint64, answerTicks, replaceTicks int) (gone, by uint64, ok bool) {
 	voters, here, longest := 1, 1, -1
 	for i, p := range peers {

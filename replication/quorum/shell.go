@@ -158,8 +158,8 @@ func (q *Quorum) Barrier(ctx context.Context, id ProposalID) (index uint64, err 
 	return q.await(ctx, id, func(c *Core) error { return c.Read(id) })
 }
 
-// Change changes the members by fn, which calls AddLearner, Promote or Remove with
-// id, and waits for the end. The errors are those of fn and of Propose.
+// Change changes the members by fn, which calls AddLearner, Promote, Replace or
+// Remove with id, and waits for the end. The errors are those of fn and of Propose.
 func (q *Quorum) Change(ctx context.Context, id ProposalID, fn func(*Core) error) (index uint64, err error) {
 	return q.await(ctx, id, fn)
 }

@@ -51,8 +51,8 @@ type Writer interface {
 // From must be proven by the transport.
 type Message struct {
 	From, To uint64
-	// Applied is the last entry that the sender has applied: who the members are by
-	// then it knows durably.
+	// Applied is the index of the last entry that the sender has applied. It knows
+	// durably who the members are as of that entry.
 	Applied uint64
 	// Raft is Raft's own message, nil for all chunks of a snapshot but the last.
 	Raft *raftpb.Message
