@@ -20,7 +20,8 @@ type xlog struct {
 	n      int8
 }
 
-// most is how many records a log, epochs a cluster and values a place may have.
+// How many records a log, leader epochs a cluster and values an offset may have at
+// the most.
 const (
 	mostRecords = 8
 	mostEpochs  = 16

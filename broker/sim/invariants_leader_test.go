@@ -186,13 +186,13 @@ func (c *checker) acked(node int32, id partID, b *batch, acks int8) {
 	}
 }
 
-// has reports whether a log holds a batch so that it counts.
 // has reports whether a batch is among the committed ones.
 func (p *partTrace) has(b *batch) bool {
 	i, found := slices.BinarySearchFunc(p.committed, b.base, func(b batch, base int64) int { return int(b.base - base) })
 	return found && alike(&p.committed[i], b)
 }
 
+// has reports whether a log holds a batch so that it counts.
 func (c *checker) has(log *simLog, b *batch) bool {
 	i := log.find(b.base)
 	return i < len(log.batches) && alike(&log.batches[i], b) && b.next() <= c.acknowledged(log)

@@ -33,8 +33,9 @@ type leaver struct {
 	member uint64 // that it is before it leaves
 	// hasty: it is stopped and no member any more before its partitions have moved.
 	hasty bool
-	// begun says that there is no way back, left that nothing is left of it, visits that
-	// it came back with its old disk, returned that it is here again, as another member.
+	// begun says that there is no way back, left that no trace of the node is left,
+	// visits that it came back with its old disk, and returned that it is here again, as
+	// another member.
 	begun, left, visits, returned bool
 	knew                          uint64 // the index that it had applied when it came to visit
 }

@@ -175,7 +175,8 @@ func (c *simConfig) losing(r *rand.Rand) {
 	}
 }
 
-// shrinking is what came after that, by chance of its own once more.
+// shrinking has the cluster shrink in a sixth of the seeds. It came later, and so has a
+// source of chance of its own: the older seeds are what they were.
 func (c *simConfig) shrinking(r *rand.Rand) {
 	if c.nodes == 1 || r.IntN(6) > 0 {
 		return
@@ -186,7 +187,8 @@ func (c *simConfig) shrinking(r *rand.Rand) {
 	c.faulty += time.Duration(10+r.IntN(10)) * time.Second
 }
 
-// troubled is what came after that, in a third of the seeds.
+// troubled adds the faults that are aimed, disks that fail to read and messages that
+// are very late, in a third of the seeds, by a source of its own too.
 func (c *simConfig) troubled(r *rand.Rand) {
 	if r.IntN(3) > 0 {
 		return

@@ -28,8 +28,10 @@ func (w *world) trouble(f faultKind, n *node, away time.Duration) {
 		w.moveKill(w.anyPartition(), away)
 	case faultCrawl:
 		n.disk.crawl = max(n.disk.crawl, w.now+away)
-	default:
+	case faultFull:
 		n.disk.full = max(n.disk.full, w.now+away)
+	default:
+		panic("no trouble: " + f.String())
 	}
 }
 
@@ -179,7 +181,8 @@ func (w *world) moveKill(id partID, away time.Duration) {
 	kill()
 }
 
-// veryLate is behind what message a newer one must have been long since.
+// veryLate is how long after it was sent a message counts as very late: a newer one
+// must have arrived long since.
 const veryLate = 5 * time.Second
 
 // stale counts a request to the controller that comes very late.
