@@ -11,6 +11,8 @@ import (
 	"sync"
 	"testing"
 	"testing/iotest"
+
+	"golang.org/x/sys/unix"
 )
 
 // The first four bytes decide: HTTP, TLS and impossible sizes are told apart
@@ -91,6 +93,7 @@ func TestFrameReader(t *testing.T) {
 			server, client := tcpPair(t)
 			var sender sync.WaitGroup
 			defer sender.Wait()
+			defer func() { _ = server.Close() }() // ends the sender of a test that has failed
 			sender.Go(func() {
 				for part := range slices.Chunk(wire, piece) {
 					if _, err := client.Write(part); err != nil {
@@ -154,6 +157,7 @@ func TestFrameReaderReadsOn(t *testing.T) {
 	if _, err := client.Write(wire); err != nil {
 		t.Fatal(err)
 	}
+	awaitBytes(t, server, len(wire))
 	f := newFrameReader(server, 1<<20, &budget{max: 1 << 20})
 	h, err := f.head()
 	if err != nil {
@@ -173,6 +177,20 @@ func TestFrameReaderReadsOn(t *testing.T) {
 	}
 	if _, err := f.body(t.Context(), h); !errors.Is(err, io.ErrUnexpectedEOF) {
 		t.Errorf("a body that does not come: %v", err)
+	}
+}
+
+// awaitBytes waits until so many bytes have come in, and reads none of them.
+func awaitBytes(t *testing.T, nc net.Conn, n int) {
+	t.Helper()
+	var failed error
+	err := rawTCP(nc).Read(func(fd uintptr) bool {
+		var have int
+		have, failed = unix.IoctlGetInt(int(fd), unix.TIOCINQ)
+		return failed != nil || have >= n
+	})
+	if err = errors.Join(err, failed); err != nil {
+		t.Fatal(err)
 	}
 }
 
