@@ -71,7 +71,8 @@ type Log struct {
 	replaced  []*segment
 }
 
-// backlog is what a page-cache-mode log holds that no flush covers, nor one under way.
+// backlog is what a page-cache-mode log holds that no flush covers, not even one that
+// is under way.
 type backlog struct {
 	bytes, records int64
 }
