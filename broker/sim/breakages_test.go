@@ -38,14 +38,14 @@ const (
 	isrFile      = "replication/isr.go"
 )
 
-// breakages are the ten of notes/replication.md §6, then those of §2 that the
-// explorer is there for: bugs 4 and 10 are among the ten, 2, 3 and 7 are not.
+// breakages are ten rules that a cluster stands on, then those that the explorer is
+// there for. Most of them were missing in some release of Kafka, which is named.
 var breakages = []breakage{
-	{"the epoch-start rule is skipped (bug 4)", []edit{{
+	{"the epoch-start rule is skipped (KAFKA-7128)", []edit{{
 		isrFile,
 		"p.ack >= r.hw && p.ack >= r.leader.start && ", "p.ack >= r.hw && ",
 	}}, true, true, false},
-	{"a diverging fetch counts (bug 10)", []edit{{
+	{"a diverging fetch counts (KAFKA-13141)", []edit{{
 		leaderFile,
 		"\t\tresp.Diverging = &at\n", "\t\tresp.Diverging = &at\n\t\tr.observe(p, f, o.End, now)\n",
 	}}, true, true, true},
@@ -58,7 +58,7 @@ var breakages = []breakage{
 		leaderFile,
 		"if len(r.part.ISR) < min(r.minInSync(), r.part.Factor()) || len(r.part.ELR) > 0 {", "if false {",
 	}}, true, true, false},
-	{"a follower cuts to its high watermark (bug 1)", []edit{{
+	{"a follower cuts to its high watermark (KIP-101)", []edit{{
 		followerFile,
 		"\treturn r.act(Action{Kind: Append, Offset: asked.Offset})\n",
 		"\tif asked.LastEpoch < r.part.LeaderEpoch && r.hw < asked.Offset {\n\t\treturn r.act(Action{Kind: Truncate, Offset: r.hw})\n\t}\n" +
@@ -77,7 +77,7 @@ var breakages = []breakage{
 		{"broker/group/shard.go", "case len(s.rounds) > 0 && s.rounds[0].end > s.hw:", "case len(s.rounds) > 0 && s.rounds[0].end > s.hw && false:"},
 	}, false, true, false},
 	{"the lease is not looked at", []edit{{leaderFile, "case now >= r.lease:", "case now < 0:"}}, false, true, false},
-	{"the clean marker goes late (bug 22)", []edit{{
+	{"the clean marker goes late (KAFKA-10471)", []edit{{
 		"broker/sim/node_test.go",
 		"\tn.disk.run.clean = false // before anything else (KAFKA-10471)\n", "",
 	}}, false, true, false},
@@ -99,15 +99,15 @@ var breakages = []breakage{
 		"\tif len(g.members) > 0 {\n\t\tg.state = Stable\n", "\tif len(g.members) > 0 {\n\t\tg.state = Preparing\n",
 	}}, false, true, false},
 
-	{"one round of finding where logs part (bug 2)", []edit{{
+	{"one round of finding where logs part (KIP-279)", []edit{{
 		followerFile,
 		"\t_, end, err := r.log.EpochEnd(at.Epoch)\n\to := r.log.Offsets()\n", "\t_, _, err := r.log.EpochEnd(at.Epoch)\n\to := r.log.Offsets()\n\tend := o.End\n",
 	}}, true, false, false},
-	{"an epoch without records is answered with the end of the log (bug 3)", []edit{{
+	{"an epoch without records is answered with the end of the log (KAFKA-7415)", []edit{{
 		leaderFile,
 		"\tif found < 0 { // below", "\tif found != epoch {\n\t\treturn EpochEnd{Epoch: epoch, End: o.End}, nil\n\t}\n\tif found < 0 { // below",
 	}}, true, false, false},
-	{"a cut next to the end is skipped (bug 7)", []edit{{
+	{"a cut next to the end is skipped (KAFKA-10706)", []edit{{
 		followerFile,
 		"case err != nil, cut >= o.End:", "case err != nil, cut >= o.End-1:",
 	}}, true, false, false},

@@ -36,7 +36,7 @@ type replicaView interface {
 	Maximal() []int32
 }
 
-// checker asks the invariants of notes/replication.md §5.10 of a world, each
+// checker asks the invariants I1 to I28 of a world, each
 // where something happens that could break it. The world calls a method of it
 // right after the thing, so that the first fault is reported and not what comes
 // of it. Nothing is asked twice of what has not changed.

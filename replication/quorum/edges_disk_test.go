@@ -277,7 +277,7 @@ func TestSharpEdgeI(t *testing.T) {
 
 // TestSharpEdgeIFails (disk guard) proves that after a save that fails, whether or
 // not the disk has kept it, nothing more is said, not even what was ready before,
-// while another node leads (bugs 56, 59).
+// while another node leads.
 func TestSharpEdgeIFails(t *testing.T) {
 	c := newCluster(t, quorum.Options{}, 1, 2, 3)
 	broken := errors.New("broken")

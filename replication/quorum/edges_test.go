@@ -301,7 +301,7 @@ func TestSharpEdgeE(t *testing.T) {
 }
 
 // TestSharpEdgeF (a controller acts only in a term whose first entry it has
-// applied, bug 57) proves that a leader is not active before, so that it has
+// applied) proves that a leader is not active before, so that it has
 // applied everything that was committed; and that a read barrier waits for a quorum
 // and covers what was committed before it.
 func TestSharpEdgeF(t *testing.T) {

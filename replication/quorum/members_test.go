@@ -239,10 +239,10 @@ type storm struct {
 }
 
 // TestMembersInStorm proves, by seeds, that whatever is cut, lost, late, repeated,
-// slow, crashes and loses power while members are added, promoted, removed and replaced, there is at most one
-// leader in a term, no promise is broken, no two majorities are disjoint: everything
-// that was told to be committed is applied by everybody, once and in the same order
-// (bug 54).
+// slow, crashes and loses power while members are added, promoted, removed and
+// replaced, there is at most one leader in a term, no promise is broken, no two
+// majorities are disjoint: everything that was told to be committed is applied by
+// everybody, once and in the same order.
 func TestMembersInStorm(t *testing.T) {
 	seeds := uint64(60)
 	if testing.Short() {
