@@ -311,12 +311,11 @@ func TestBacklogInFlush(t *testing.T) {
 		m := disk.NewMem()
 		d := openDir(t, m)
 		l := openLog(t, d, Config{FlushMessages: 2})
-		syncs, open := 0, make(chan struct{})
+		var syncs atomic.Int32
+		open := make(chan struct{})
 		m.SetFault(func(op disk.Op) error {
-			if op.Kind == disk.OpSyncData && path.Ext(op.Path) == logSuffix {
-				if syncs++; syncs == 1 {
-					<-open
-				}
+			if op.Kind == disk.OpSyncData && path.Ext(op.Path) == logSuffix && syncs.Add(1) == 1 {
+				<-open
 			}
 			return nil
 		})
@@ -326,13 +325,13 @@ func TestBacklogInFlush(t *testing.T) {
 		time.Sleep(pageCacheDelay / 2) // the disk takes its time
 		close(open)
 		synctest.Wait()
-		if o := l.Offsets(); o.Durable != 2 || syncs != 1 {
-			t.Errorf("after the flush: %+v, %d syncs, want 2 durable by 1", o, syncs)
+		if o, n := l.Offsets(), syncs.Load(); o.Durable != 2 || n != 1 {
+			t.Errorf("after the flush: %+v, %d syncs, want 2 durable by 1", o, n)
 		}
 		time.Sleep(pageCacheDelay / 2)
 		synctest.Wait()
-		if o := l.Offsets(); o.Durable != 3 || syncs != 2 {
-			t.Errorf("flush.ms after the append: %+v, %d syncs, want 3 durable by 2", o, syncs)
+		if o, n := l.Offsets(), syncs.Load(); o.Durable != 3 || n != 2 {
+			t.Errorf("flush.ms after the append: %+v, %d syncs, want 3 durable by 2", o, n)
 		}
 		if n := d.flusher.lazyBytes.Load(); n != 0 {
 			t.Errorf("%d bytes count as unflushed, want 0", n)
