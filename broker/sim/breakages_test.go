@@ -70,7 +70,7 @@ var breakages = []breakage{
 	}}, false, true, true},
 	{"a broker epoch is used again", []edit{{
 		"replication/controller/register.go",
-		"\tagain := old != nil && ", "\tif old != nil {\n\t\tb.Epoch = old.Epoch\n\t}\n\tagain := old != nil && ",
+		"\tif again {\n\t\tb.Epoch, ", "\tif old != nil {\n\t\tb.Epoch = old.Epoch\n\t}\n\tif again {\n\t\tb.Epoch, ",
 	}}, false, true, false},
 	{"group records are applied above the high watermark", []edit{
 		{"broker/group/shard.go", "\t\t\tif r.end > s.hw {\n\t\t\t\treturn nil\n\t\t\t}\n", ""},
