@@ -28,7 +28,7 @@ PACKAGES = $$(go list ./... | grep -v '^leat/e2e')
 # Tests of memory, or of very many cases, which skip themselves under the race detector.
 UNRACED := TestFetchPathAllocations|TestIdleMemory|TestKeysMemory|TestRewriteAllocates|TestCheckFlips|TestCrashEverywhere|TestCrashTwice|TestDamagedIndex|TestFindFlip|TestFindTimeMemory|TestFlippedHeader|TestFlips|TestFlipsAreNotRead|TestOptionsChangeNoAnswer|TestSwapCrash|TestTornAtEveryByte|TestTruncate|TestTruncateCrash
 # Tests that make sim runs: the race detector draws them out, and finds nothing in one goroutine.
-SIMULATED := TestExplore|TestReductionLosesNothing|TestBreakages
+SIMULATED := TestExplore|TestExploreWhole|TestReductionLosesNothing|TestBreakages
 # CI proves every time what it says, also when nothing changed.
 UNCACHED := $(if $(CI),-count=1)
 FUZZTIME ?= 10s

@@ -188,19 +188,15 @@ func (b *Broker) openLogs(ctx context.Context) (map[storage.ID]*storage.Log, err
 func (b *Broker) lead(ctx context.Context, logs map[storage.ID]*storage.Log) error {
 	who := b.dir.Identity()
 	join := &controller.Register{
-		ID: who.NodeID, UUID: who.NodeUUID, Incarnation: storage.NewTopicID().String(), PreviousEpoch: -1, Known: -1,
+		ID: who.NodeID, UUID: who.NodeUUID, Incarnation: storage.NewTopicID().String(), PreviousEpoch: -1, Known: b.proposer.State().BrokerEpoch(who.NodeID),
 		Endpoints: []controller.Endpoint{{Name: "kafka", Host: b.opts.Host, Port: b.opts.Port}},
 		MinLevel:  1, MaxLevel: controller.Level, ReadyNow: true,
-	}
-	before, registered := b.proposer.State().Broker(who.NodeID)
-	if registered {
-		join.Known = before.Epoch
 	}
 	if b.dir.Unclean() {
 		b.log.Info("the last run did not end with a clean stop: logs were recovered, and get a new leader epoch")
 		join.Unclean = slices.Collect(maps.Keys(logs))
-	} else if registered {
-		join.PreviousEpoch = before.Epoch
+	} else {
+		join.PreviousEpoch = join.Known
 	}
 	reply, err := b.proposer.Propose(ctx, join)
 	if err = errors.Join(append(reply.Errs, err)...); err != nil {

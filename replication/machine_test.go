@@ -79,9 +79,7 @@ func register(incarnation string) *controller.Register {
 // restart introduces it again, which has applied the whole state.
 func restart(s *controller.State, incarnation string) *controller.Register {
 	r := register(incarnation)
-	if b, ok := s.Broker(1); ok {
-		r.Known = b.Epoch
-	}
+	r.Known = s.BrokerEpoch(1)
 	return r
 }
 

@@ -223,6 +223,20 @@ func TestMetadataTogether(t *testing.T) {
 	}
 }
 
+// hang has the disk hang at its next sync, of which hanging tells, until goOn.
+func hang(fs *disk.Mem) (hanging <-chan struct{}, goOn func()) {
+	began, hold := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	fs.SetFault(func(op disk.Op) error {
+		if op.Kind == disk.OpSyncData {
+			once.Do(func() { close(began) })
+			<-hold
+		}
+		return nil
+	})
+	return began, func() { close(hold) }
+}
+
 // A disk that hangs holds up what is proposed, and nothing else: the node leads in
 // the same term when it answers, and who waits for a turn ends with its context.
 func TestMetadataWaitsForTheDisk(t *testing.T) {
@@ -230,15 +244,7 @@ func TestMetadataWaitsForTheDisk(t *testing.T) {
 	m := openMetadata(t, openMeta(t, fs))
 	propose(t, m, register("a"))
 	term := m.Status().Term
-	hanging, hold := make(chan struct{}), make(chan struct{})
-	var once sync.Once
-	fs.SetFault(func(op disk.Op) error {
-		if op.Kind == disk.OpSyncData {
-			once.Do(func() { close(hanging) })
-			<-hold
-		}
-		return nil
-	})
+	hanging, goOn := hang(fs)
 	done := make(chan error)
 	go func() { done <- proposed(t.Context(), m, creation("slow")) }()
 	<-hanging
@@ -250,7 +256,7 @@ func TestMetadataWaitsForTheDisk(t *testing.T) {
 	if err := proposed(ctx, m, creation("never")); !errors.Is(err, context.Canceled) {
 		t.Errorf("waiting with an ended context: %v", err)
 	}
-	close(hold)
+	goOn()
 	if err := <-done; err != nil {
 		t.Error(err)
 	}

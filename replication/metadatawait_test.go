@@ -3,7 +3,6 @@ package replication
 import (
 	"context"
 	"errors"
-	"sync"
 	"testing"
 
 	"leat/storage/disk"
@@ -16,15 +15,7 @@ func TestMetadataAnswersInTime(t *testing.T) {
 	fs := disk.NewMem()
 	m := openMetadata(t, openMeta(t, fs))
 	propose(t, m, register("a"))
-	hanging, hold := make(chan struct{}), make(chan struct{})
-	var once sync.Once
-	fs.SetFault(func(op disk.Op) error {
-		if op.Kind == disk.OpSyncData {
-			once.Do(func() { close(hanging) })
-			<-hold
-		}
-		return nil
-	})
+	hanging, goOn := hang(fs)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() { done <- proposed(ctx, m, creation("slow")) }()
@@ -39,7 +30,7 @@ func TestMetadataAnswersInTime(t *testing.T) {
 	if n := len(m.slots); n != 1 {
 		t.Errorf("%d have a turn", n)
 	}
-	close(hold)
+	goOn()
 	propose(t, m, creation("next"))
 	m.Close() // a turn ends just after its answer
 	if s := m.State(); s.TopicNamed("slow") == nil || s.TopicNamed("never") != nil || len(m.slots) != 0 {

@@ -218,17 +218,9 @@ func (s *story) decided() string {
 	return out
 }
 
-// known is the epoch of a node that has applied everything.
-func (s *story) known(id int32) int64 {
-	if b, ok := s.state.Broker(id); ok {
-		return b.Epoch
-	}
-	return -1
-}
-
 // up starts a node, which registers; before is the epoch that it says it had.
 func (s *story) up(n *storyNode, before int64) {
-	reply := s.step(&controller.Register{ID: n.id, UUID: fmt.Sprint("disk", n.id), Incarnation: fmt.Sprint(n.epoch), PreviousEpoch: before, Known: s.known(n.id), MinLevel: 1, MaxLevel: controller.Level})
+	reply := s.step(&controller.Register{ID: n.id, UUID: fmt.Sprint("disk", n.id), Incarnation: fmt.Sprint(n.epoch), PreviousEpoch: before, Known: s.state.BrokerEpoch(n.id), MinLevel: 1, MaxLevel: controller.Level})
 	n.epoch = reply.Epoch
 	s.step(&controller.Unfence{ID: n.id, Epoch: n.epoch})
 	o := s.o

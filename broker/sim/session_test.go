@@ -95,7 +95,7 @@ func (s *session) lend() {
 func (s *session) pump() {
 	p := s.p
 	for !p.over {
-		s.Applied(p.meta.applied, p.meta.registered())
+		s.Applied(p.meta.applied, p.meta.shown.BrokerEpoch(p.n.id))
 		send, ok := s.Next(p.now())
 		switch {
 		case !ok:
@@ -107,14 +107,6 @@ func (s *session) pump() {
 			s.heartbeat(send)
 		}
 	}
-}
-
-// registered is the epoch in which the applied metadata has the node, -1 for none.
-func (m *metadata) registered() int64 {
-	if b, ok := m.shown.Broker(m.p.n.id); ok {
-		return b.Epoch
-	}
-	return -1
 }
 
 // settle tells the replicas of the lease, ends the process if it may or must, and

@@ -18,13 +18,10 @@ func register(n int32) *Register {
 	return &Register{ID: n, UUID: "u", PreviousEpoch: -1, Known: -1, MinLevel: 1, MaxLevel: Level, ReadyNow: true}
 }
 
-// knows is the Register.Known of a broker that has applied the whole state.
-func knows(s *State, n int32) int64 { return epochOf(s.brokers[n]) }
-
 // again is the start of a node that has applied the whole state.
 func again(s *State, n int32) *Register {
 	ev := register(n)
-	ev.Known = knows(s, n)
+	ev.Known = s.BrokerEpoch(n)
 	return ev
 }
 

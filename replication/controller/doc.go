@@ -17,9 +17,9 @@
 // Brokers register, are fenced when they are not heard of, and shut down by asking
 // (register.go). A registration names the life of the broker before it that it knows
 // of, so that one that comes late ends no later life, and the partitions of which
-// acknowledged records may be lost. Every change of a partition, whatever led to it, is built in
-// change.go: epochs, the ISR, eligible leader replicas (KIP-966), the end of a
-// reassignment (KIP-455) and the election. Who may lead or be in sync is decided
+// acknowledged records may be lost. Every change of a partition, whatever led to it,
+// is built in change.go: epochs, the ISR, eligible leader replicas (KIP-966), the end
+// of a reassignment (KIP-455) and the election. Who may lead or be in sync is decided
 // by one test, Eligible (KIP-841, KIP-903).
 //
 // A decision with many records may be committed in parts, between which the state is

@@ -62,7 +62,7 @@ func (m *model) register() Event {
 	m.lives++
 	id := 1 + m.rng.Int32N(6)
 	ev := &Register{
-		ID: id, UUID: fmt.Sprint("u", id), Incarnation: fmt.Sprint("life", m.lives), PreviousEpoch: -1, Known: knows(m.state, id), Rack: fmt.Sprint("r", m.rng.IntN(3)),
+		ID: id, UUID: fmt.Sprint("u", id), Incarnation: fmt.Sprint("life", m.lives), PreviousEpoch: -1, Known: m.state.BrokerEpoch(id), Rack: fmt.Sprint("r", m.rng.IntN(3)),
 		MinLevel: 1, MaxLevel: Level, ReadyNow: m.rng.IntN(4) == 0, Unclean: m.ids(),
 	}
 	if old := m.state.brokers[id]; old != nil {

@@ -46,7 +46,7 @@ func (ev *Register) step(s *State) (Reply, []Record) {
 		err = fmt.Errorf("%w: %d lives with the directory %s", ErrDuplicateBroker, ev.ID, old.UUID)
 	}
 	again := old != nil && old.UUID == ev.UUID && old.Incarnation == ev.Incarnation && ev.Incarnation != ""
-	if epoch := epochOf(old); err == nil && !again && epoch != ev.Known {
+	if epoch := s.BrokerEpoch(ev.ID); err == nil && !again && epoch != ev.Known {
 		err = fmt.Errorf("%w: broker %d is registered in epoch %d, its process knows of %d", ErrStaleBrokerEpoch, ev.ID, epoch, ev.Known)
 	}
 	if err != nil {
@@ -87,14 +87,6 @@ func (ev *Register) step(s *State) (Reply, []Record) {
 		out = append(out, (&view{State: s}).lead(ev.ID)...)
 	}
 	return Reply{Errs: []error{nil}, Epoch: b.Epoch}, out
-}
-
-// epochOf is the epoch of a broker, -1 of none.
-func epochOf(b *Broker) int64 {
-	if b == nil {
-		return -1
-	}
-	return b.Epoch
 }
 
 // restart decides about the partitions of a broker that begins a new life.

@@ -166,7 +166,7 @@ func (s *script) register() Event {
 	n := s.number("node", 0)
 	ev := &Register{
 		ID: n, UUID: s.text("uuid", fmt.Sprint("uuid", n)), Incarnation: s.text("life", fmt.Sprint("life", s.lives)),
-		PreviousEpoch: int64(s.number("previous", -1)), Known: int64(s.number("known", int32(knows(s.state, n)))), Rack: s.text("rack", ""),
+		PreviousEpoch: int64(s.number("previous", -1)), Known: int64(s.number("known", int32(s.state.BrokerEpoch(n)))), Rack: s.text("rack", ""),
 		MinLevel: uint32(s.number("min-level", 1)), MaxLevel: uint32(s.number("level", Level)), ReadyNow: s.d.HasArg("ready"),
 	}
 	if host := s.text("address", ""); host != "" {

@@ -106,6 +106,14 @@ func (s *State) Broker(id int32) (Broker, bool) {
 	return Broker{}, false
 }
 
+// BrokerEpoch is the epoch in which a broker is registered, -1 for not at all.
+func (s *State) BrokerEpoch(id int32) int64 {
+	if b := s.brokers[id]; b != nil {
+		return b.Epoch
+	}
+	return -1
+}
+
 // Brokers lists the ids of the registered brokers in order.
 func (s *State) Brokers() []int32 { return slices.Sorted(maps.Keys(s.brokers)) }
 
